@@ -1,0 +1,295 @@
+"""The parts of the bus, wired together, and the order in which they start and stop.
+
+Start: lock the data directory → read the configuration → complete what the last process left
+(journal, then ``cur/``) → index → event log → commits → watchers → background check of the index.
+Stop, in reverse: nothing new begins, what is under way gets a moment, everything written is made
+to last. A start that fails halfway undoes what it had done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import orjson
+
+from relay_core.access import AccessControl
+from relay_core.adapters import Adapters
+from relay_core.breaker import CircuitBreakers, CircuitState
+from relay_core.clock import Clock, SystemClock, iso
+from relay_core.commit import Commits
+from relay_core.config import RelayConfig, load_config
+from relay_core.datadir import DataDir
+from relay_core.deadletter_store import DeadLetterStore
+from relay_core.deadletters import Code
+from relay_core.dedupe import Dedupe
+from relay_core.delivery import TargetKind
+from relay_core.dispatch import Consumer, Dispatch
+from relay_core.errors import ConfigError
+from relay_core.event_log import EventLog
+from relay_core.events import EventKind
+from relay_core.fanout import Fanout
+from relay_core.ids import UlidFactory
+from relay_core.index import Index
+from relay_core.journal import Journal
+from relay_core.lookups import is_sound
+from relay_core.mailbox import BadFile, Mailbox
+from relay_core.mailboxes import Mailboxes
+from relay_core.maildir import CUR, FAILED
+from relay_core.metrics import Metrics
+from relay_core.parents import Parents
+from relay_core.parking import Parking
+from relay_core.pipeline import Access, BudgetGate, Deliver, Graves, Match, RateLimit, Settle, Stage, Stamp, Validate
+from relay_core.ratelimit import RateLimiter
+from relay_core.recorder import Recorder
+from relay_core.recovery import Recovered, recover
+from relay_core.reindex import Reindexer
+from relay_core.results import PublishResult
+from relay_core.signals import SignalHub
+from relay_core.subjects import subject_hash
+from relay_core.subscriptions import Subscriptions
+from relay_core.tasks import Tasks
+from relay_core.watch import DropWatch, FileWatch
+
+logger = logging.getLogger(__name__)
+
+CLOSE_GRACE_SECS = 10.0
+_ENVELOPE_ROOM = 64 * 1024
+
+
+class Bus:
+    """Every part of a running bus."""
+
+    def __init__(self, data_dir: DataDir, config: RelayConfig, clock: Clock) -> None:
+        self.data_dir = data_dir
+        self.base_config = config
+        """What the constructor was given; config.json goes on top."""
+        self.config = config
+        self.config_problem: str | None = None
+        """Why the config.json that is there is not in force."""
+        self.clock = clock
+        self.tasks = Tasks()
+        self.new_id = UlidFactory(clock)
+        self.signals = SignalHub()
+        self.subscriptions = Subscriptions()
+        self.metrics = Metrics(clock)
+        self.access = AccessControl(data_dir.access_rules)
+        self.limiter = RateLimiter(config.reliability.rate_limit, clock)
+        self.breakers = CircuitBreakers(config.reliability.circuit_breaker, clock, self._breaker_moved)
+        self._consumers: dict[str, tuple[int, Sequence[Consumer]]] = {}
+        self._opening = asyncio.Lock()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Start every part, and stop them in reverse."""
+        async with AsyncExitStack() as stack:
+            self.data_dir.acquire()
+            stack.callback(self.data_dir.release)
+            self.config = load_config(self.data_dir.config, self.base_config)
+            self._assemble()
+            recovered, strays = await asyncio.to_thread(self._load)
+            stack.callback(self.index.close)
+            await stack.enter_async_context(self.events)
+            self.journal.open()
+            self.commits.open()
+            stack.push_async_callback(asyncio.to_thread, self.commits.close)
+            self._remember(recovered)
+            self._apply_config()
+            for mailbox, bad in strays:
+                for one in bad:
+                    await self.parking.set_aside(mailbox, one)
+            await self._park_interrupted()
+            await stack.enter_async_context(self.drops)
+            for mailbox in self.mailboxes:
+                self.drops.add(mailbox.hash, mailbox.maildir.path / "new")
+            await stack.enter_async_context(self.operator_files)
+            stack.push_async_callback(self.tasks.close, grace=CLOSE_GRACE_SECS)
+            stack.callback(self.subscriptions.close)
+            stack.callback(self.dispatch.stop)
+            stack.push_async_callback(self.adapters.close)
+            self.tasks.start(self._check_index(), name="check index")
+            yield
+
+    def _assemble(self) -> None:
+        config, clock = self.config, self.clock
+        read_limit = config.limits.max_payload_bytes + _ENVELOPE_ROOM
+        sync = config.durability == "fsync"
+        self.mailboxes = Mailboxes(self.data_dir.mailboxes, read_limit=read_limit, sync=sync)
+        self.reindexer = Reindexer(self.data_dir.mailboxes, limit=read_limit + _ENVELOPE_ROOM)
+        self.index = Index(self.data_dir.index, self.reindexer.rebuild)
+        self.events = EventLog(self.data_dir.events, config.events, clock)
+        self.recorder = Recorder(self.index, self.metrics, self.events, clock)
+        self.journal = Journal(self.data_dir.journal, config.durability)
+        self.commits = Commits(self.journal, asyncio.get_running_loop())
+        self.parking = Parking(self.commits, self.recorder, clock, self.new_id)
+        self.dispatch = Dispatch(
+            self.consumers, self.breakers, self.commits, self.parking, self.recorder, clock, self.tasks
+        )
+        self.adapters = Adapters(self)
+        self.dedupe = Dedupe(config.limits.dedupe_entries)
+        self.dead_letters = DeadLetterStore(self.mailboxes, self.commits, self.index, self.recorder, clock)
+        self.drops = DropWatch(self._dropped, self.rescan)
+        names = (self.data_dir.config.name, self.data_dir.access_rules.name)
+        self.operator_files = FileWatch(self.data_dir.path, names, self.reload)
+        self.stages = self._stages()
+
+    def _stages(self) -> list[Stage]:
+        graves = Graves(self.open_mailbox, self.parking)
+        return [
+            Validate(self),
+            Stamp(self, self.clock, self.new_id, Parents(self.mailboxes, self.index)),
+            Access(self.access, self.recorder),
+            RateLimit(self.limiter, self.recorder),
+            BudgetGate(graves, self.recorder),
+            Match(
+                self.mailboxes,
+                self.access,
+                self.adapters.targets,
+                lambda subject: len(self.subscriptions.match(subject)),
+                self.open_mailbox,
+                self.recorder,
+            ),
+            Deliver(
+                self,
+                self.breakers,
+                self.signals,
+                self.commits,
+                self.dispatch,
+                self.recorder,
+                self.clock,
+                lambda publication: Fanout(publication, self.parking, self.tasks),
+                self.dedupe,
+            ),
+            Settle(graves, self.parking, self.recorder),
+        ]
+
+    def _load(self) -> tuple[Recovered, list[tuple[Mailbox, list[BadFile]]]]:
+        """Do what a start must read from disk, off the loop."""
+        recovered = recover(self.journal, self.mailboxes.maildir)
+        strays = self.mailboxes.load()
+        self.index.open()
+        self.access.load()
+        window = self.config.reliability.rate_limit.window_secs * 1000
+        self.limiter.warm(self.index.warm(self.clock.now_ms() - window))
+        for key, result in self.index.recent_outcomes(self.config.limits.dedupe_entries):
+            self.dedupe.remember(key, PublishResult.model_validate(orjson.loads(result)))
+        return recovered, strays
+
+    def _remember(self, recovered: Recovered) -> None:
+        for key, result in recovered.outcomes.items():
+            self.dedupe.remember(key, PublishResult.model_validate(result))
+        newest = self.mailboxes.newest()
+        if newest is not None:
+            self.new_id.seed(newest)
+
+    async def _park_interrupted(self) -> None:
+        """Park what the last process had claimed: its handler may have run."""
+        process_started = SystemClock().now_ms() / 1000  # file times are the machine's
+        for mailbox in self.mailboxes:
+            mailbox.maildir.sweep(older_than=process_started)
+            for message_id in mailbox.maildir.ids(CUR):
+                if mailbox.maildir.whereabouts(message_id) >= {CUR, FAILED}:
+                    mailbox.maildir.remove(CUR, message_id)  # it was being parked: the record stands
+                    continue
+                found = mailbox.read(CUR, message_id)
+                if isinstance(found, BadFile):
+                    await self.parking.set_aside(mailbox, found)
+                else:
+                    reason = "the process died while this message was being handled"
+                    await self.parking.park(mailbox, found, code=Code.INTERRUPTED, reason=reason)
+
+    async def _check_index(self) -> None:
+        """Look for damage and for rows that trail behind, without holding up the start."""
+        try:
+            if not await self.index.run(is_sound):
+                await self.index.rebuild()
+            else:
+                await self.index.run(self.reindexer.reconcile)
+        except (sqlite3.Error, OSError) as error:
+            logger.warning("index: %s", error)
+
+    def consumers(self, mailbox: Mailbox) -> tuple[Sequence[Consumer], float]:
+        """Return who handles a mailbox's messages, and the timeout of each in seconds."""
+        if mailbox.about.kind == TargetKind.ADAPTER:
+            return self.adapters.consumers(mailbox)
+        timeout = self.config.dispatch.handler_timeout_ms / 1000
+        version = self.subscriptions.version
+        cached = self._consumers.get(mailbox.hash)
+        if cached is not None and cached[0] == version:
+            return cached[1], timeout
+        found: Sequence[Consumer] = ()
+        if mailbox.about.registered or mailbox.about.kind != TargetKind.ENDPOINT:
+            found = self.subscriptions.match(mailbox.subject)
+        self._consumers[mailbox.hash] = (version, found)
+        return found, timeout
+
+    def listen(self, mailbox: Mailbox) -> None:
+        """Look again whether somebody handles a mailbox's messages."""
+        self._consumers.pop(mailbox.hash, None)
+        mailbox.keep = bool(self.consumers(mailbox)[0])
+        if mailbox.keep:
+            self.dispatch.kick(mailbox)
+
+    async def open_mailbox(self, subject: str, kind: str, *, registered: bool = False) -> Mailbox:
+        """Return a subject's mailbox, made if there is none yet."""
+        known = self.mailboxes.get(subject_hash(subject))
+        if known is not None and (known.about.registered or not registered):
+            return known
+        async with self._opening:
+            now = iso(self.clock.now_ms())
+            if self.config.durability == "fsync":
+                mailbox = await asyncio.to_thread(self.mailboxes.open, subject, kind, now, registered=registered)
+            else:
+                mailbox = self.mailboxes.open(subject, kind, now, registered=registered)
+        self.drops.add(mailbox.hash, mailbox.maildir.path / "new")
+        self.listen(mailbox)
+        return mailbox
+
+    def rescan(self) -> None:
+        """Look for files in every mailbox that nobody told us of."""
+        self.tasks.start(self._rescan(), name="rescan")
+
+    async def _rescan(self) -> None:
+        for mailbox in self.mailboxes:
+            names = await asyncio.to_thread(mailbox.maildir.names, "new")
+            await self._discovered(mailbox, sorted(names))
+
+    def _dropped(self, hash: str, name: str) -> None:
+        mailbox = self.mailboxes.get(hash)
+        if mailbox is not None:
+            self.tasks.start(self._discovered(mailbox, [name]), name="drop")
+
+    async def _discovered(self, mailbox: Mailbox, names: list[str]) -> None:
+        for bad in mailbox.discover(names):
+            await self.parking.set_aside(mailbox, bad)
+        if mailbox.keep:
+            self.dispatch.kick(mailbox)
+
+    def reload(self, name: str | None = None) -> None:
+        """Read the operator's files again; a bad one is reported, never half applied."""
+        if name in (None, self.data_dir.access_rules.name):
+            self.access.load()
+        if name in (None, self.data_dir.config.name):
+            try:
+                self.config = load_config(self.data_dir.config, self.base_config)
+            except ConfigError as error:
+                self.config_problem = error.message
+                logger.error("config.json is not used: %s; the last good one stays in force", error.message)
+            else:
+                self.config_problem = None
+                self._apply_config()
+
+    def _apply_config(self) -> None:
+        self.limiter.update_config(self.config.reliability.rate_limit)
+        self.breakers.update_config(self.config.reliability.circuit_breaker)
+        self.events.update_config(self.config.events)
+
+    def _breaker_moved(self, key: str, old: CircuitState, new: CircuitState, why: str) -> None:
+        mailbox = self.mailboxes.get(key)
+        subject = mailbox.subject if mailbox is not None else None
+        self.recorder.event(EventKind.BREAKER, target=key, subject=subject, status=new, detail=f"{old} → {new}: {why}")
+        if mailbox is not None and new is not CircuitState.HALF_OPEN:
+            self.dispatch.kick(mailbox)

@@ -1,0 +1,93 @@
+"""Time, as everything in Relay sees it: injected, never read directly.
+
+Wall time (``now_ms``) dates what is stored and shown. Monotonic time measures durations and
+cooldowns, so a clock that jumps neither opens a breaker nor expires a lease. A clock may also
+offer ``call_later``; ``relay_core.testing.FakeClock`` does, so that tests move timers by hand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """What Relay needs from time."""
+
+    def now_ms(self) -> int:
+        """Return wall time in milliseconds since the epoch."""
+        ...
+
+    def monotonic(self) -> float:
+        """Return seconds that never go backwards."""
+        ...
+
+
+class SystemClock:
+    """The machine's own clocks."""
+
+    def now_ms(self) -> int:
+        """Return wall time in milliseconds since the epoch."""
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        """Return seconds that never go backwards."""
+        return time.monotonic()
+
+
+class Timer(Protocol):
+    """A scheduled call that can be cancelled."""
+
+    def cancel(self) -> None:
+        """Forget the call."""
+        ...
+
+
+def call_later(clock: Clock, delay: float, callback: Callable[[], None]) -> Timer:
+    """Call back after `delay` seconds of the clock's time (the loop's, if it keeps no timers)."""
+    own: Callable[[float, Callable[[], None]], Timer] | None = getattr(clock, "call_later", None)
+    if own is not None:
+        return own(delay, callback)
+    return asyncio.get_running_loop().call_later(max(delay, 0.0), callback)
+
+
+async def sleep(clock: Clock, delay: float) -> None:
+    """Sleep for `delay` seconds of the clock's time."""
+    woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def wake() -> None:
+        if not woken.done():
+            woken.set_result(None)
+
+    timer = call_later(clock, delay, wake)
+    try:
+        await woken
+    finally:
+        timer.cancel()
+
+
+def iso(ms: int) -> str:
+    """Format milliseconds since the epoch as an ISO 8601 instant in UTC."""
+    seconds, millis = divmod(ms, 1000)
+    return f"{_second(seconds)}.{millis:03d}Z"
+
+
+@lru_cache(maxsize=8)
+def _second(seconds: int) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"
+
+
+def parse_iso(text: str) -> int:
+    """Return the milliseconds since the epoch of an ISO 8601 instant.
+
+    Raises:
+        ValueError: if the text is no instant.
+    """
+    instant = datetime.fromisoformat(text)
+    if instant.tzinfo is None:
+        instant = instant.replace(tzinfo=UTC)
+    return round(instant.timestamp() * 1000)

@@ -1,0 +1,268 @@
+"""Changes to mailboxes: each one durable, whole, and settled exactly once.
+
+A `Change` is a list of ops on messages (see journal.py) that belong together. `Commits.commit`
+returns once it is as durable as the bus promises:
+
+- ``os``: carried out at once, in the caller's own step. That costs tens of microseconds, where
+  waking a thread and being woken by it costs more than a hundred.
+- ``fsync``: handed to one thread, which takes everything that waits as one group: append all lines
+  to the journal, one fdatasync, make the files, settle in order. While it works the next group gathers.
+
+Rules:
+
+1. A change's `settle` runs on the loop, once, in commit order, also if its caller was cancelled:
+   what is in memory always follows what is on disk.
+2. Ops are independent: one that fails is noted on the change and stops no other.
+3. After a failed fdatasync nothing of the group counts (P2): its messages are struck from the
+   journal, its mailboxes are told, and the next group writes to a new segment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, NamedTuple
+
+from relay_core.journal import Journal, done, transaction
+from relay_core.maildir import FAILED, STATES, Maildir
+
+logger = logging.getLogger(__name__)
+
+_SETTLE_EVERY = 16
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Op(NamedTuple):
+    """One message's new place."""
+
+    kind: str
+    """``new``, ``again``, ``failed`` or ``gone``."""
+    mailbox: str
+    maildir: Maildir
+    message_id: str
+    data: bytes | None = None
+
+
+class Change:
+    """Ops that are committed together."""
+
+    __slots__ = ("dedupe", "error", "failures", "message_id", "ops", "result", "settle", "waiter")
+
+    def __init__(
+        self,
+        message_id: str,
+        ops: list[Op],
+        settle: Callable[[Change], None],
+        *,
+        dedupe: str | None = None,
+        result: dict[str, Any] | None = None,
+    ) -> None:
+        self.message_id = message_id
+        self.ops = ops
+        self.settle = settle
+        self.dedupe = dedupe
+        self.result = result
+        self.error: OSError | None = None
+        """Why none of the ops counts."""
+        self.failures: dict[int, OSError] | None = None
+        """Position of an op → why it failed."""
+        self.waiter: asyncio.Future[None] | None = None
+
+    def failure(self, position: int) -> OSError | None:
+        """Return why an op does not count, if so."""
+        return self.error or (self.failures.get(position) if self.failures else None)
+
+
+class Commits:
+    """Carry out changes with the promised durability."""
+
+    def __init__(self, journal: Journal, loop: asyncio.AbstractEventLoop) -> None:
+        self.journal = journal
+        self._loop = loop
+        self._queue: SimpleQueue[Change | None] = SimpleQueue()
+        self._settled: deque[Change] = deque()
+        self._settling = False
+        self._thread: threading.Thread | None = None
+        self._checkpoint: threading.Thread | None = None
+        self.degraded: str | None = None
+        """Why the last sync failed, until one succeeds."""
+
+    def open(self) -> None:
+        """Start the group-commit thread, if this durability needs one."""
+        if self.journal.durability == "fsync":
+            self._thread = threading.Thread(target=self._work, name="relay-commit")
+            self._thread.start()
+
+    def close(self) -> None:
+        """Finish what is queued, then make the Maildir last and drop the journal. Blocks."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join()
+            self._thread = None
+        if self._checkpoint is not None:
+            self._checkpoint.join()
+        self._settle_all()
+        try:
+            if self.journal.durability == "fsync":
+                self.journal.rotate()
+                self.journal.checkpoint()
+        except OSError as error:
+            logger.warning("journal kept for the next start: %s", error)
+        self.journal.close()
+
+    async def commit(self, change: Change, *, atomic: bool = False) -> None:
+        """Carry out a change. Look at its `error` and `failures` afterwards.
+
+        `atomic` changes are completed by a restart if a kill cuts them short; with fsync all are.
+        """
+        if self._thread is None:
+            self._carry_out_now(change, atomic or change.dedupe is not None)
+        else:
+            change.waiter = self._loop.create_future()
+            self._queue.put(change)
+            try:
+                await asyncio.shield(change.waiter)
+            except asyncio.CancelledError:
+                await change.waiter  # a few ms: a caller never leaves with its change half done
+                raise
+
+    def note_gone(self, mailbox: str, message_id: str) -> None:
+        """Say in the journal that a message is finished, before its file is removed."""
+        if self._thread is not None:
+            try:
+                self.journal.append([transaction(message_id, [("gone", mailbox, message_id, None)], sync=True)])
+            except OSError as error:
+                logger.warning("journal: %s; after a power loss %s may be offered again", error, message_id)
+
+    def _carry_out_now(self, change: Change, journaled: bool) -> None:
+        try:
+            if journaled:
+                self.journal.append([_line(change, sync=False)])
+            carry_out(change)
+            if journaled:
+                self.journal.append([done(change.message_id)])
+                if self.journal.full:
+                    self.journal.rotate()
+        except OSError as error:
+            change.error = error
+        change.settle(change)
+
+    def _work(self) -> None:
+        stopping = False
+        while not stopping:
+            group: list[Change] = []
+            change = self._queue.get()
+            while change is not None:
+                group.append(change)
+                if self._queue.empty():
+                    break
+                change = self._queue.get()
+            stopping = change is None
+            if group:
+                self._commit_group(group)
+
+    def _commit_group(self, group: list[Change]) -> None:
+        try:
+            self.journal.append([_line(change, sync=True) for change in group])
+            try:
+                self.journal.sync()
+            except OSError:
+                self._strike(group)
+                raise
+        except OSError as error:
+            logger.error("group commit of %d failed: %s", len(group), error)
+            if error.errno not in _FULL:
+                self.degraded = str(error)
+            for change in group:
+                change.error = error
+            self._settled.extend(group)
+            self._settle_soon()
+            return
+        self.degraded = None
+        for position, change in enumerate(group, 1):
+            carry_out(change)
+            self._settled.append(change)
+            if position % _SETTLE_EVERY == 0:
+                self._settle_soon()
+        self._settle_soon()
+        if self.journal.full:
+            self._begin_checkpoint()
+
+    def _strike(self, group: list[Change]) -> None:
+        """Take messages nobody was told about back out of the journal."""
+        lines = [
+            transaction(op.message_id, [("gone", op.mailbox, op.message_id, None)], sync=True)
+            for change in group
+            for op in change.ops
+            if op.kind == "new"
+        ]
+        try:
+            self.journal.append(lines)
+        except OSError as error:
+            logger.error("journal: cannot strike a failed group: %s", error)
+
+    def _begin_checkpoint(self) -> None:
+        if self._checkpoint is not None and self._checkpoint.is_alive():
+            return  # one at a time: the segment just grows meanwhile
+        try:
+            self.journal.rotate()
+        except OSError as error:
+            logger.warning("journal: cannot begin a new segment: %s", error)
+            return
+        self._checkpoint = threading.Thread(target=self._run_checkpoint, name="relay-checkpoint")
+        self._checkpoint.start()
+
+    def _run_checkpoint(self) -> None:
+        try:
+            self.journal.checkpoint()
+        except OSError as error:
+            logger.error("journal checkpoint failed, segments kept: %s", error)
+
+    def _settle_soon(self) -> None:
+        if not self._settling:
+            self._settling = True
+            self._loop.call_soon_threadsafe(self._settle_all)
+
+    def _settle_all(self) -> None:
+        self._settling = False
+        while self._settled:
+            change = self._settled.popleft()
+            change.settle(change)
+            if change.waiter is not None and not change.waiter.done():
+                change.waiter.set_result(None)
+
+
+def carry_out(change: Change) -> None:
+    """Carry out a change's ops, noting those that fail."""
+    for position, op in enumerate(change.ops):
+        try:
+            if op.kind == "new":
+                op.maildir.write(op.message_id, op.data or b"")
+            else:
+                _carry_out_rare(op)
+        except OSError as error:
+            change.failures = change.failures or {}
+            change.failures[position] = error
+
+
+def _carry_out_rare(op: Op) -> None:
+    if op.kind == "again":
+        op.maildir.write(op.message_id, op.data or b"")
+        op.maildir.remove(FAILED, op.message_id)
+    elif op.kind == "failed":
+        op.maildir.park(op.message_id, op.data or b"")
+    elif op.kind == "gone":
+        for state in STATES:
+            op.maildir.remove(state, op.message_id)
+    else:
+        raise ValueError(op.kind)
+
+
+def _line(change: Change, *, sync: bool) -> bytes:
+    ops = [(op.kind, op.mailbox, op.message_id, op.data) for op in change.ops]
+    return transaction(change.message_id, ops, sync=sync, dedupe=change.dedupe, result=change.result)

@@ -1,0 +1,212 @@
+"""Configuration: defaults < constructor < config.json, merged per field.
+
+Every section is a frozen model with a documented default for each key. An unknown key is an
+error that names it and the nearest known one, so that a typing mistake never passes silently.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.alias_generators import to_camel
+
+from relay_core.errors import ConfigError
+
+Positive = Annotated[int, Field(ge=1)]
+NotNegative = Annotated[int, Field(ge=0)]
+Ratio = Annotated[float, Field(ge=0, le=1)]
+
+DAY_MS = 86_400_000
+
+
+class Section(BaseModel):
+    """A part of the configuration."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(
+        alias_generator=to_camel,
+        populate_by_name=True,
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _know_every_key(cls, data: Any) -> Any:
+        if isinstance(data, dict):
+            known = [field.alias or name for name, field in cls.model_fields.items()]
+            for key in data:
+                if key not in known and key not in cls.model_fields:
+                    raise ValueError(explain_unknown(str(key), known))
+        return data
+
+
+class RateLimitConfig(Section):
+    """How often one sender may publish."""
+
+    enabled: bool = True
+    """Whether senders are limited at all."""
+    window_secs: Positive = 60
+    """Length of the sliding window in seconds."""
+    max_per_window: Positive = 100
+    """Publishes a sender may make within one window."""
+    per_sender_overrides: dict[str, Positive] = {}
+    """Other limits by sender prefix, cut at a token boundary; the longest prefix wins."""
+
+
+class CircuitBreakerConfig(Section):
+    """When a failing target is left alone, and how it is tried again."""
+
+    enabled: bool = True
+    """Whether breakers open at all."""
+    failure_threshold: Positive = 5
+    """Consecutive failures that open a breaker."""
+    cooldown_ms: NotNegative = 30_000
+    """Time an open breaker waits before it lets a probe through."""
+    half_open_probe_count: Positive = 1
+    """Probes that may be under way at once."""
+    success_to_close: Positive = 2
+    """Consecutive successful probes that close a breaker."""
+
+
+class BackpressureConfig(Section):
+    """How full a mailbox may get."""
+
+    enabled: bool = True
+    """Whether full mailboxes refuse mail."""
+    max_mailbox_size: Positive = 1000
+    """Waiting messages at which a mailbox is full."""
+    pressure_warning_at: Ratio = 0.8
+    """Share of the maximum from which senders are warned by a signal."""
+
+
+class ReliabilityConfig(Section):
+    """Protection against floods, failing targets and slow consumers."""
+
+    rate_limit: RateLimitConfig = RateLimitConfig()
+    circuit_breaker: CircuitBreakerConfig = CircuitBreakerConfig()
+    backpressure: BackpressureConfig = BackpressureConfig()
+
+
+class BudgetConfig(Section):
+    """The ceilings of every message's budget."""
+
+    max_hops: Positive = 5
+    """Deliveries a chain of messages may make."""
+    ttl_ms: Positive = 3_600_000
+    """How long a message may live."""
+    call_budget: Positive = 10
+    """Calls a chain of messages may spend."""
+
+
+class LimitsConfig(Section):
+    """The sizes the bus accepts."""
+
+    max_payload_bytes: Annotated[int, Field(ge=1, le=64 * 1024 * 1024)] = 1_048_576
+    """Longest payload, as JSON bytes."""
+    dedupe_entries: NotNegative = 65_536
+    """Most recent publishes with a dedupeId whose outcome is remembered."""
+
+
+class DispatchConfig(Section):
+    """How handlers are run."""
+
+    handler_timeout_ms: Positive = 30_000
+    """Time a handler may take for one message."""
+
+
+class RetentionConfig(Section):
+    """How long things are kept."""
+
+    unread_ms: Positive = 7 * DAY_MS
+    """Age at which an unread message becomes a dead letter."""
+    dead_letter_ms: Positive = 7 * DAY_MS
+    """Age at which a dead letter is purged."""
+    trace_ms: Positive = 7 * DAY_MS
+    """Age at which a trace is forgotten."""
+    event_days: Positive = 30
+    """Days of events that are kept."""
+
+
+class EventsConfig(Section):
+    """The event log that Spark reads."""
+
+    enabled: bool = True
+    """Whether events are written."""
+    max_segment_bytes: Annotated[int, Field(ge=4096)] = 64 * 1024 * 1024
+    """Size at which a segment is closed before its hour is over."""
+
+
+class RelayConfig(Section):
+    """Everything an operator can set, as config.json holds it."""
+
+    durability: Literal["fsync", "os"] = "fsync"
+    """What an acknowledged publish survives: power loss (fsync) or only kill -9 (os)."""
+    reliability: ReliabilityConfig = ReliabilityConfig()
+    budget: BudgetConfig = BudgetConfig()
+    limits: LimitsConfig = LimitsConfig()
+    dispatch: DispatchConfig = DispatchConfig()
+    retention: RetentionConfig = RetentionConfig()
+    events: EventsConfig = EventsConfig()
+
+
+def merge_config(base: RelayConfig, overlay: dict[str, Any], *, path: str | None = None) -> RelayConfig:
+    """Return `base` with the fields that `overlay` (camelCase JSON data) names.
+
+    Raises:
+        ConfigError: with the key at fault and, for an unknown key, the nearest known one.
+    """
+    merged = _deep_merge(base.model_dump(by_alias=True, exclude_unset=True), overlay)
+    try:
+        return RelayConfig.model_validate(merged)
+    except ValidationError as error:
+        raise _explain(error, path) from error
+
+
+def load_config(path: Path, base: RelayConfig) -> RelayConfig:
+    """Return `base` overlaid with config.json; a missing file changes nothing.
+
+    Raises:
+        ConfigError: if the file cannot be read or used.
+    """
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return base
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}", path=str(path)) from error
+    try:
+        overlay = orjson.loads(data)
+    except ValueError as error:
+        raise ConfigError(f"{path} is not JSON: {error}", path=str(path)) from error
+    if not isinstance(overlay, dict):
+        raise ConfigError(f"{path} must hold one JSON object", path=str(path))
+    return merge_config(base, overlay, path=str(path))
+
+
+def explain_unknown(key: str, known: list[str]) -> str:
+    """Name an unknown key and the nearest known one."""
+    near = get_close_matches(key, known, n=1, cutoff=0.5)
+    return f"unknown key {key!r}" + (f", did you mean {near[0]!r}?" if near else f"; known keys: {', '.join(known)}")
+
+
+def _deep_merge(base: dict[str, Any], overlay: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in overlay.items():
+        if isinstance(value, dict) and isinstance(merged.get(key), dict):
+            merged[key] = _deep_merge(merged[key], value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _explain(error: ValidationError, path: str | None) -> ConfigError:
+    first = error.errors(include_url=False)[0]
+    key = ".".join(str(part) for part in first["loc"])
+    message = first["msg"].removeprefix("Value error, ")
+    got = "" if first["type"] == "value_error" else f" (got {first['input']!r})"
+    return ConfigError(": ".join(filter(None, [path, key, message + got])), path=path, key=key)

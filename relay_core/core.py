@@ -1,0 +1,402 @@
+"""RelayCore: the bus as its users see it.
+
+The verbs are here; the parts and their order of starting are in bus.py, the rules of publishing
+in pipeline.py. All of it belongs to the event loop that entered the bus.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Self
+
+from relay_core.breaker import CircuitState
+from relay_core.bus import Bus
+from relay_core.clock import Clock, SystemClock, iso
+from relay_core.config import RelayConfig
+from relay_core.datadir import DataDir
+from relay_core.deadletters import Code, DeadLetter, DeadLetterFilter, DeadLetterGroup
+from relay_core.dedupe import dedupe_key
+from relay_core.delivery import Span, Status, TargetKind
+from relay_core.endpoints import Endpoint
+from relay_core.envelope import BudgetOverrides, Envelope
+from relay_core.errors import Closed, NotFound
+from relay_core.lookups import DeadLetterSummary, conversation, spans
+from relay_core.mailbox import BadFile, Item, Mailbox
+from relay_core.maildir import NEW
+from relay_core.maintenance import Maintenance
+from relay_core.metrics import MetricsSnapshot
+from relay_core.pipeline import run_pipeline
+from relay_core.publication import Publication
+from relay_core.ratelimit import SenderUsage
+from relay_core.replay import ReplayOutcome, ReplayPlan, Replays
+from relay_core.results import PublishResult
+from relay_core.signals import Signal, SignalHandler, SignalSubscription
+from relay_core.state import MailboxState, TargetBreaker, breaker_states, mailbox_states
+from relay_core.subjects import is_pattern, subject_hash, validate_subject
+from relay_core.subscriptions import Handler, Subscription
+
+_BURST = 16
+
+
+class RelayCore:
+    """A message bus over one data directory."""
+
+    def __init__(
+        self,
+        data_dir: str | os.PathLike[str] | None = None,
+        config: RelayConfig | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._data_dir = DataDir(data_dir)
+        self._config = config or RelayConfig()
+        self._clock = clock or SystemClock()
+        self._running: Bus | None = None
+        self._stack = AsyncExitStack()
+        self._burst = 0
+
+    async def __aenter__(self) -> Self:
+        """Start the bus.
+
+        Raises:
+            StorageError: if the data directory cannot be used.
+            ConfigError: if config.json cannot be used.
+        """
+        bus = Bus(self._data_dir, self._config, self._clock)
+        await self._stack.enter_async_context(bus.running())
+        self.replays = Replays(bus)
+        """Plans and runs of replays."""
+        self.maintenance = Maintenance(bus)
+        """Upkeep, for a scheduler to call."""
+        self._running = bus
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop the bus: what is under way is finished or parked, everything stored stays."""
+        self._running = None
+        await self._stack.aclose()
+
+    @property
+    def bus(self) -> Bus:
+        """Return the running parts.
+
+        Raises:
+            Closed: if the bus is not running.
+        """
+        if self._running is None:
+            raise Closed("the bus is closed: use it inside 'async with RelayCore(...)'")
+        return self._running
+
+    # Endpoints
+
+    async def register_endpoint(self, subject: str) -> Endpoint:
+        """Give a subject a mailbox that lasts; registering it again changes nothing.
+
+        Raises:
+            InvalidSubject: if it is no concrete subject.
+            StorageError: if the disk refuses.
+        """
+        validate_subject(subject)
+        mailbox = await self.bus.open_mailbox(subject, TargetKind.ENDPOINT, registered=True)
+        return mailbox.endpoint()
+
+    async def unregister_endpoint(self, subject: str) -> None:
+        """Stop routing to a subject; its mail stays on disk.
+
+        Raises:
+            NotFound: if it is not registered.
+        """
+        mailbox = self.bus.mailboxes.endpoint(subject)
+        if mailbox is None:
+            raise NotFound(f"no endpoint {subject}", what=subject)
+        await asyncio.to_thread(self.bus.mailboxes.unregister, mailbox)
+        self.bus.listen(mailbox)
+
+    def endpoints(self) -> list[Endpoint]:
+        """Return every registered endpoint, by subject."""
+        return [mailbox.endpoint() for mailbox in self.bus.mailboxes.endpoints()]
+
+    # Publishing and subscribing
+
+    async def publish(
+        self,
+        subject: str,
+        payload: Any,
+        *,
+        sender: str,
+        reply_to: str | None = None,
+        budget: BudgetOverrides | Mapping[str, Any] | None = None,
+        parent_id: str | None = None,
+        dedupe_id: str | None = None,
+    ) -> PublishResult:
+        """Publish a message to a subject, or to every endpoint a pattern matches.
+
+        Raises:
+            InvalidSubject, InvalidPayload: if the input breaks a rule; nothing is stored.
+            AccessDenied: if an access rule forbids it.
+            StorageError: if the disk refuses; nothing is acknowledged.
+            Closed: if the bus is closed.
+        """
+        return await self._publish(subject, payload, sender, reply_to, budget, parent_id, dedupe_id, None)
+
+    async def _publish(
+        self,
+        subject: str,
+        payload: Any,
+        sender: str,
+        reply_to: str | None,
+        budget: BudgetOverrides | Mapping[str, Any] | None,
+        parent_id: str | None,
+        dedupe_id: str | None,
+        origin: str | None,
+    ) -> PublishResult:
+        bus = self.bus
+        # Storing without fsync never waits, so a publisher in a loop must let others in by itself.
+        self._burst += 1
+        if self._burst >= _BURST:
+            self._burst = 0
+            await asyncio.sleep(0)
+        key = dedupe_key(sender, dedupe_id) if dedupe_id is not None else None
+        publication = Publication(subject, payload, sender, reply_to, budget, parent_id, key, origin)
+        if key is None:
+            return await run_pipeline(bus.stages, publication)
+
+        async def publish_once() -> tuple[PublishResult, bool]:
+            result = await run_pipeline(bus.stages, publication)
+            return result, publication.lasting
+
+        return await bus.dedupe.once(key, publish_once)
+
+    async def subscribe(self, pattern: str, handler: Handler) -> Subscription:
+        """Handle the messages of a subject or a pattern, those that wait already first.
+
+        Raises:
+            InvalidSubject: if the pattern breaks the naming rules.
+        """
+        bus = self.bus
+        subscription = bus.subscriptions.add(bus.new_id(), pattern, iso(bus.clock.now_ms()), handler)
+        subscription.on_change = self._listen
+        self._listen(subscription)
+        return subscription
+
+    def subscriptions(self) -> list[Subscription]:
+        """Return every live subscription, oldest first."""
+        return self.bus.subscriptions.all()
+
+    def signal(self, subject: str, signal: Signal) -> None:
+        """Send a signal to whoever listens right now; it is never stored."""
+        self.bus.signals.emit(subject, signal)
+
+    def on_signal(self, pattern: str, handler: SignalHandler) -> SignalSubscription:
+        """Call `handler(subject, signal)` for the signals of a pattern, until it is closed."""
+        return self.bus.signals.on(pattern, handler)
+
+    # Pull consumers
+
+    async def inbox(self, subject: str, limit: int = 50) -> list[Envelope]:
+        """Look at the oldest waiting messages without taking them.
+
+        Raises:
+            NotFound: if the subject has no mailbox.
+        """
+        mailbox = self._mailbox(subject)
+        found = await asyncio.to_thread(self._peek, mailbox, mailbox.waiting(limit))
+        envelopes = []
+        for one in found:
+            if isinstance(one, BadFile):
+                await self.bus.parking.set_aside(mailbox, one)
+                mailbox.forget(one.message_id)
+            else:
+                envelopes.append(one.envelope)
+        return envelopes
+
+    async def claim(self, subject: str, limit: int = 1) -> list[Envelope]:
+        """Take the oldest waiting messages; each must be completed or failed.
+
+        Raises:
+            NotFound: if the subject has no mailbox.
+        """
+        bus, mailbox = self.bus, self._mailbox(subject)
+        claimed: list[Envelope] = []
+        while len(claimed) < limit and (taken := mailbox.claim_next()) is not None:
+            if isinstance(taken, BadFile):
+                await bus.parking.set_aside(mailbox, taken)
+            elif (now := bus.clock.now_ms()) > taken.envelope.budget.ttl:
+                await bus.parking.park(mailbox, taken, code=Code.EXPIRED, reason="message expired (TTL)")
+            else:
+                taken.delivery.claimed_ms = float(now)
+                bus.recorder.claimed(taken.delivery)
+                claimed.append(taken.envelope)
+        return claimed
+
+    async def complete(self, subject: str, message_id: str) -> None:
+        """Finish a claimed message.
+
+        Raises:
+            NotFound: if nobody has claimed it.
+        """
+        bus, mailbox = self.bus, self._mailbox(subject)
+        item = self._claimed(mailbox, message_id)
+        bus.commits.note_gone(mailbox.hash, message_id)
+        mailbox.maildir.complete(message_id)
+        del mailbox.claimed[message_id]
+        item.delivery.status = Status.DONE
+        item.delivery.handled_ms = float(bus.clock.now_ms())
+        bus.recorder.handled(item.delivery)
+
+    async def fail(self, subject: str, message_id: str, reason: str, *, code: str = Code.CONSUMER_FAILED) -> None:
+        """Make a dead letter of a claimed message.
+
+        Raises:
+            NotFound: if nobody has claimed it.
+        """
+        mailbox = self._mailbox(subject)
+        item = self._claimed(mailbox, message_id)
+        await self.bus.parking.park(mailbox, item, code=code, reason=reason)
+
+    # Dead letters and replay
+
+    async def dead_letters(
+        self,
+        endpoint: str | None = None,
+        *,
+        filter: DeadLetterFilter | None = None,
+        include_partial: bool = False,
+    ) -> list[DeadLetter]:
+        """Return dead letters, oldest first; of one endpoint (subject or hash) if given."""
+        return await self.bus.dead_letters.all(endpoint, filter=filter, include_partial=include_partial)
+
+    async def dead_letter_page(
+        self, *, code: str | None = None, endpoint: str | None = None, after: str | None = None, limit: int = 100
+    ) -> tuple[list[DeadLetterSummary], int]:
+        """Return a page of summaries, newest first, and the number of all."""
+        return await self.bus.dead_letters.page(code=code, endpoint=endpoint, after=after, limit=limit)
+
+    async def dead_letter_groups(self) -> list[DeadLetterGroup]:
+        """Return the dead letters by code and target, largest group first."""
+        return await self.bus.dead_letters.groups()
+
+    async def plan_replay(
+        self,
+        ids: Iterable[str] | None = None,
+        *,
+        filter: DeadLetterFilter | None = None,
+        fresh_budget: bool = False,
+    ) -> ReplayPlan:
+        """Freeze a selection of dead letters and say what a replay would do with each.
+
+        Raises:
+            NotFound: if an id was never a dead letter.
+        """
+        return await self.replays.plan(ids=ids, filter=filter, fresh_budget=fresh_budget)
+
+    async def run_replay(self, plan_id: str, *, rate: float | None = None, canary: bool = False) -> ReplayOutcome:
+        """Carry out a plan and return what became of it.
+
+        Raises:
+            NotFound: if there is no such plan, or it has been run.
+        """
+        return await self.replays.start(plan_id, rate=rate, canary=canary).wait()
+
+    async def purge_dead_letters(
+        self,
+        older_than: int | timedelta | None = None,
+        ids: Iterable[str] | None = None,
+        *,
+        filter: DeadLetterFilter | None = None,
+    ) -> int:
+        """Remove dead letters that failed before an instant (epoch ms) or an age, or by id; all if neither is given."""
+        if isinstance(older_than, timedelta):
+            older_than = self._clock.now_ms() - int(older_than.total_seconds() * 1000)
+        return await self.bus.dead_letters.purge(older_than_ms=older_than, ids=ids, filter=filter)
+
+    # Seeing what goes on
+
+    async def trace(self, message_id: str) -> list[Span]:
+        """Return what became of a message, one span per target."""
+        return await self.bus.index.run(lambda db: spans(db, message_id))
+
+    async def conversation(self, trace_id: str) -> list[Span]:
+        """Return the spans of every message that followed from one."""
+        return await self.bus.index.run(lambda db: conversation(db, trace_id))
+
+    def metrics(self) -> MetricsSnapshot:
+        """Return what has been counted since the start."""
+        return self.bus.metrics.snapshot()
+
+    def breakers(self) -> list[TargetBreaker]:
+        """Return every breaker."""
+        return breaker_states(self.bus)
+
+    def reset_breaker(self, target: str, why: str = "reset by the operator") -> None:
+        """Close a target's breaker (subject or hash)."""
+        self.bus.breakers.reset(self._target(target), why)
+
+    def force_breaker(self, target: str, state: CircuitState, why: str) -> None:
+        """Hold a target's breaker open, or close it, until it is reset."""
+        self.bus.breakers.force(self._target(target), state, why)
+
+    def mailboxes(self) -> list[MailboxState]:
+        """Return the state of every mailbox, by subject."""
+        return mailbox_states(self.bus)
+
+    def senders(self) -> list[SenderUsage]:
+        """Return what each sender has used of its limit."""
+        return self.bus.limiter.usage()
+
+    async def rebuild_index(self) -> None:
+        """Build the index anew from the Maildir and swap it in."""
+        await self.bus.index.rebuild()
+
+    async def idle(self) -> None:
+        """Return when every dispatcher has nothing left to do."""
+        await self.bus.dispatch.idle()
+
+    def _listen(self, subscription: Subscription) -> None:
+        """Let the mailboxes that a subscription hears know that it came or went."""
+        bus = self._running
+        if bus is None:
+            return
+        if is_pattern(subscription.pattern):
+            heard = bus.mailboxes.heard_by(subscription.pattern)
+        else:
+            known = bus.mailboxes.get(subject_hash(subscription.pattern))
+            heard = [known] if known is not None else []
+        for mailbox in heard:
+            bus.listen(mailbox)
+
+    def _mailbox(self, subject: str) -> Mailbox:
+        validate_subject(subject)
+        mailbox = self.bus.mailboxes.get(subject_hash(subject))
+        if mailbox is None:
+            raise NotFound(f"no mailbox for {subject}: register the endpoint first", what=subject)
+        return mailbox
+
+    @staticmethod
+    def _claimed(mailbox: Mailbox, message_id: str) -> Item:
+        item = mailbox.claimed.get(message_id)
+        if item is None:
+            raise NotFound(f"{message_id} is not claimed in {mailbox.subject}", what=message_id)
+        return item
+
+    @staticmethod
+    def _peek(mailbox: Mailbox, message_ids: list[str]) -> list[Item | BadFile]:
+        found = []
+        for message_id in message_ids:
+            try:
+                found.append(mailbox.read(NEW, message_id))
+            except FileNotFoundError:
+                continue  # claimed meanwhile
+        return found
+
+    def _target(self, target: str) -> str:
+        hash = target if self.bus.mailboxes.get(target) is not None else subject_hash(target)
+        if self.bus.mailboxes.get(hash) is None:
+            raise NotFound(f"no target {target}", what=target)
+        return hash

@@ -1,0 +1,162 @@
+"""Dead letters on disk: read, list, purge.
+
+The files in ``failed/`` are the truth; the index answers where only a summary is asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import suppress
+
+from relay_core.clock import Clock, iso, parse_iso
+from relay_core.commit import Commits
+from relay_core.deadletters import Code, DeadLetter, DeadLetterFilter, DeadLetterGroup, decode_dead_letter
+from relay_core.delivery import Delivery, Status, stored_delivery
+from relay_core.errors import NotFound
+from relay_core.ids import is_ulid, ulid_ms
+from relay_core.index import Index
+from relay_core.lookups import DeadLetterSummary, dead_letter_groups, dead_letter_page
+from relay_core.mailbox import Mailbox
+from relay_core.mailboxes import Mailboxes
+from relay_core.maildir import FAILED
+from relay_core.recorder import Recorder
+from relay_core.subjects import subject_hash
+
+_RECORD_ROOM = 64 * 1024
+
+
+class DeadLetterStore:
+    """Find dead letters, and remove them."""
+
+    def __init__(self, mailboxes: Mailboxes, commits: Commits, index: Index, recorder: Recorder, clock: Clock) -> None:
+        self._mailboxes = mailboxes
+        self._commits = commits
+        self._index = index
+        self._recorder = recorder
+        self._clock = clock
+
+    async def all(
+        self, endpoint: str | None = None, *, filter: DeadLetterFilter | None = None, include_partial: bool = False
+    ) -> list[DeadLetter]:
+        """Return dead letters, oldest first; of one endpoint (subject or hash) if given."""
+        boxes = [box for box in self._mailboxes if endpoint in (None, box.subject, box.hash) and box.dead]
+        found = await asyncio.to_thread(self._read_boxes, boxes, filter, include_partial)
+        return sorted(found, key=lambda letter: (letter.message_id, letter.endpoint_hash))
+
+    async def page(
+        self, *, code: str | None = None, endpoint: str | None = None, after: str | None = None, limit: int = 100
+    ) -> tuple[list[DeadLetterSummary], int]:
+        """Return a page of summaries, newest first, and the number of all."""
+        target = self._target(endpoint)
+        return await self._index.run(
+            lambda db: dead_letter_page(db, code=code, target=target, after=after, limit=limit)
+        )
+
+    async def groups(self) -> list[DeadLetterGroup]:
+        """Return the dead letters by code and target, largest group first."""
+        return await self._index.run(dead_letter_groups)
+
+    def find(self, message_id: str, endpoint: str | None = None) -> tuple[Mailbox, DeadLetter]:
+        """Return a dead letter and where it lies. Blocks.
+
+        Raises:
+            NotFound: if there is none with this id.
+        """
+        target = self._target(endpoint)
+        for mailbox in self._mailboxes:
+            if mailbox.dead and target in (None, mailbox.hash):
+                letter = self._read(mailbox, message_id)
+                if letter is not None:
+                    return mailbox, letter
+        raise NotFound(f"no dead letter {message_id}: it was replayed or purged, or never was one", what=message_id)
+
+    async def purge(
+        self,
+        *,
+        older_than_ms: int | None = None,
+        ids: Iterable[str] | None = None,
+        filter: DeadLetterFilter | None = None,
+    ) -> int:
+        """Remove dead letters; every condition given must hold. Return how many."""
+        wanted = set(ids) if ids is not None else None
+        purged = 0
+        for letter in await self.all(filter=filter, include_partial=True):
+            if wanted is not None and letter.message_id not in wanted:
+                continue
+            if older_than_ms is not None and parse_iso(letter.failed_at) >= older_than_ms:
+                continue
+            mailbox = self._mailboxes.get(letter.endpoint_hash)
+            if mailbox is not None and self.remove(mailbox, letter, Status.PURGED):
+                purged += 1
+                if purged % 16 == 0:
+                    await asyncio.sleep(0)
+        return purged
+
+    def remove(self, mailbox: Mailbox, letter: DeadLetter, status: str) -> bool:
+        """Remove one dead letter and write down why; False if it is gone already."""
+        self._commits.note_gone(mailbox.hash, letter.message_id)
+        if not mailbox.maildir.remove(FAILED, letter.message_id):
+            return False
+        with suppress(OSError):
+            mailbox.maildir.remove_original(letter.message_id)
+        mailbox.dead -= 1
+        delivery = self.delivery(mailbox, letter, status)
+        if delivery is not None:
+            self._recorder.removed(delivery)
+        return True
+
+    @staticmethod
+    def delivery(mailbox: Mailbox, letter: DeadLetter, status: str) -> Delivery | None:
+        """Return the delivery a dead letter belongs to."""
+        if letter.envelope is None:
+            return None
+        delivery = stored_delivery(
+            letter.envelope,
+            target=mailbox.hash,
+            kind=mailbox.about.kind,
+            target_subject=mailbox.subject,
+            status=status,
+            size=0,
+        )
+        delivery.code, delivery.reason, delivery.replays = letter.code, letter.reason, letter.replays
+        return delivery
+
+    def _target(self, endpoint: str | None) -> str | None:
+        if endpoint is None or self._mailboxes.get(endpoint) is not None:
+            return endpoint
+        return subject_hash(endpoint)
+
+    def _read_boxes(
+        self, boxes: list[Mailbox], filter: DeadLetterFilter | None, include_partial: bool
+    ) -> list[DeadLetter]:
+        letters = []
+        for mailbox in boxes:
+            for message_id in mailbox.maildir.ids(FAILED):
+                letter = self._read(mailbox, message_id)
+                if letter is None or (letter.partial and not include_partial):
+                    continue
+                if filter is None or filter.accepts(letter, mailbox.subject, parse_iso(letter.failed_at)):
+                    letters.append(letter)
+        return letters
+
+    def _read(self, mailbox: Mailbox, message_id: str) -> DeadLetter | None:
+        try:
+            data = mailbox.maildir.read(FAILED, message_id, limit=mailbox.read_limit + _RECORD_ROOM)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            return self._damaged(mailbox, message_id, error)
+        try:
+            return decode_dead_letter(message_id, data)
+        except ValueError as error:
+            return self._damaged(mailbox, message_id, error)
+
+    def _damaged(self, mailbox: Mailbox, message_id: str, error: Exception) -> DeadLetter:
+        return DeadLetter(
+            message_id=message_id,
+            reason=f"the record is damaged: {error}",
+            code=Code.MALFORMED,
+            failed_at=iso(ulid_ms(message_id) if is_ulid(message_id) else self._clock.now_ms()),
+            endpoint_hash=mailbox.hash,
+        )

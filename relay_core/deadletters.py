@@ -1,0 +1,163 @@
+"""Dead letters: what could not be delivered, with the reason, where an operator finds it.
+
+A dead letter is one file in a mailbox's ``failed/``::
+
+    {"envelope": {...}, "reason": ..., "code": ..., "failedAt": ..., "endpointHash": ..., "replays": 0,
+     "stage": "target"}
+
+1. `stage` says what may be replayed: ``target`` is the target's own copy and goes back to that
+   target; ``gate`` never had one and goes to its subject again.
+2. `partial` marks the copy of a target that failed while others took the message. It can be
+   replayed, but it is no dead letter and is listed only when asked for.
+3. A file that was no envelope has none here: its bytes stay beside the record as
+   ``{id}.original``, and it cannot be replayed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import orjson
+from pydantic import ValidationError
+
+from relay_core.clock import iso
+from relay_core.envelope import Envelope
+from relay_core.model import WireModel
+from relay_core.subjects import is_pattern, matches_pattern
+
+
+class Code:
+    """Why a message is a dead letter."""
+
+    NO_MATCH = "no_match"
+    MAX_HOPS = "max_hops"
+    CYCLE = "cycle"
+    EXPIRED = "expired"
+    CALL_BUDGET = "call_budget"
+    HANDLER_FAILED = "handler_failed"
+    TIMEOUT = "timeout"
+    ADAPTER_FAILED = "adapter_failed"
+    STORE_FAILED = "store_failed"
+    CONSUMER_FAILED = "consumer_failed"
+    DISCONNECTED = "disconnected"
+    INTERRUPTED = "interrupted"
+    MALFORMED = "malformed"
+    UNREAD = "unread"
+
+
+class DeadLetter(WireModel):
+    """A message that failed, and why."""
+
+    message_id: str
+    envelope: Envelope | None = None
+    reason: str
+    code: str
+    failed_at: str
+    endpoint_hash: str
+    replays: int = 0
+    stage: Literal["target", "gate"] = "target"
+    partial: bool = False
+
+
+class DeadLetterFilter(WireModel):
+    """Which dead letters are meant; every part given must hold."""
+
+    ids: tuple[str, ...] | None = None
+    code: str | None = None
+    reason: str | None = None
+    """Part of the reason's text."""
+    endpoint: str | None = None
+    """The mailbox's subject (or a pattern over it) or its hash."""
+    sender: str | None = None
+    """The sender's subject, or a pattern over it."""
+    failed_before: int | None = None
+    failed_after: int | None = None
+    text: str | None = None
+    """Part of the payload's JSON text."""
+    exclude: bool = False
+    """Turn the filter round: everything that does not match."""
+
+    def accepts(self, letter: DeadLetter, endpoint_subject: str, failed_ms: int) -> bool:
+        """Tell whether a dead letter is meant."""
+        return self._matches(letter, endpoint_subject, failed_ms) != self.exclude
+
+    def _matches(self, letter: DeadLetter, endpoint_subject: str, failed_ms: int) -> bool:
+        envelope = letter.envelope
+        checks = (
+            self.ids is None or letter.message_id in self.ids,
+            self.code is None or letter.code == self.code,
+            self.reason is None or self.reason in letter.reason,
+            self.endpoint is None
+            or self.endpoint == letter.endpoint_hash
+            or _subject_fits(endpoint_subject, self.endpoint),
+            self.sender is None or (envelope is not None and _subject_fits(envelope.sender, self.sender)),
+            self.failed_before is None or failed_ms < self.failed_before,
+            self.failed_after is None or failed_ms > self.failed_after,
+            self.text is None or (envelope is not None and self.text in orjson.dumps(envelope.payload).decode()),
+        )
+        return all(checks)
+
+
+class DeadLetterGroup(WireModel):
+    """Dead letters that share a code and a target."""
+
+    code: str
+    endpoint_hash: str
+    endpoint_subject: str
+    count: int
+    oldest_at: float
+    newest_at: float
+    sample_reason: str
+
+
+def encode_dead_letter(
+    envelope: bytes | None,
+    *,
+    reason: str,
+    code: str,
+    failed_ms: int,
+    endpoint_hash: str,
+    replays: int = 0,
+    stage: str = "target",
+    partial: bool = False,
+) -> bytes:
+    """Return the record in ``failed/`` for a stored envelope (or for a file that was none)."""
+    record: dict[str, Any] = {
+        "envelope": orjson.Fragment(envelope) if envelope is not None else None,
+        "reason": reason[:2000],
+        "code": code,
+        "failedAt": iso(failed_ms),
+        "endpointHash": endpoint_hash,
+        "replays": replays,
+        "stage": stage,
+    }
+    if partial:
+        record["partial"] = True
+    return orjson.dumps(record)
+
+
+def decode_dead_letter(message_id: str, data: bytes) -> DeadLetter:
+    """Return the dead letter in a record.
+
+    Raises:
+        ValueError: if the record is damaged.
+    """
+    try:
+        record = orjson.loads(data)
+        if not isinstance(record, dict):
+            raise ValueError("not an object")
+        record["messageId"] = message_id
+        return DeadLetter.model_validate(record)
+    except ValidationError as error:
+        raise ValueError(str(error)) from error
+
+
+def export_lines(letters: Iterable[DeadLetter]) -> Iterable[bytes]:
+    """Yield dead letters as JSON lines."""
+    for letter in letters:
+        yield orjson.dumps(letter.to_wire(), option=orjson.OPT_APPEND_NEWLINE)
+
+
+def _subject_fits(subject: str, wanted: str) -> bool:
+    return matches_pattern(subject, wanted) if is_pattern(wanted) else subject == wanted

@@ -1,0 +1,166 @@
+"""One message on its way to one target: the row in the index, the span in a trace.
+
+A `Delivery` is mutable and lives in memory while its message is under way; each change of status
+is noted in the index, which keeps the newest state. A `Span` is the same as a reader sees it.
+Times are wall time in milliseconds; those after the first are that plus monotonic time gone by,
+so a clock that jumps does not bend a latency.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from operator import attrgetter
+from typing import Any
+
+from relay_core.clock import parse_iso
+from relay_core.envelope import Envelope
+from relay_core.maildir import CUR, FAILED, NEW
+from relay_core.model import WireModel
+
+
+class Status:
+    """Where a delivery stands."""
+
+    NEW = "new"
+    """Stored, waiting in ``new/``."""
+    CUR = "cur"
+    """Claimed by a handler or a pull consumer."""
+    DONE = "done"
+    """Handled."""
+    PARTIAL = "partial"
+    """Handled by some handlers, failed by others."""
+    FAILED = "failed"
+    """A dead letter in ``failed/``."""
+    ASIDE = "aside"
+    """In ``failed/`` too, but no dead letter: other targets took the message."""
+    REFUSED = "refused"
+    """Turned away by a rule before anything was stored."""
+    NO_SUBSCRIBER = "no_subscriber"
+    """A dead letter because there was nobody to deliver to."""
+    REPLACED = "replaced"
+    """A dead letter that an edited copy took the place of."""
+    PURGED = "purged"
+    """A dead letter that was removed."""
+    GONE = "gone"
+    """No longer on disk; how it ended was not written down in time."""
+
+
+ON_DISK = {
+    Status.NEW: NEW,
+    Status.CUR: CUR,
+    Status.FAILED: FAILED,
+    Status.ASIDE: FAILED,
+    Status.NO_SUBSCRIBER: FAILED,
+}
+"""Statuses whose message is a file, and where."""
+
+
+class TargetKind:
+    """What takes a message."""
+
+    ENDPOINT = "endpoint"
+    ADAPTER = "adapter"
+    SUBSCRIPTION = "subscription"
+    NONE = "none"
+
+
+@dataclass(slots=True, eq=False)
+class Delivery:
+    """One message on its way to one target."""
+
+    message_id: str
+    target: str
+    kind: str
+    target_subject: str
+    subject: str
+    sender: str
+    trace_id: str
+    parent_id: str | None
+    status: str
+    sent_ms: float
+    expires_ms: int
+    hops_before: int
+    calls_before: int
+    hops_after: int
+    calls_after: int
+    max_hops: int
+    ancestors: tuple[str, ...]
+    size: int
+    code: str | None = None
+    reason: str | None = None
+    stored_ms: float | None = None
+    claimed_ms: float | None = None
+    handled_ms: float | None = None
+    replays: int = 0
+    replay_of: str | None = None
+    outcomes: list[dict[str, Any]] | None = None
+    """Per handler: name, ok, error, and how long it took."""
+
+
+DELIVERY_COLUMNS = tuple(field.name for field in fields(Delivery))
+delivery_row = attrgetter(*DELIVERY_COLUMNS)
+
+
+def stored_delivery(
+    envelope: Envelope, *, target: str, kind: str, target_subject: str, status: str, size: int
+) -> Delivery:
+    """Return what a stored envelope tells of its delivery."""
+    budget = envelope.budget
+    sent = parse_iso(envelope.created_at)
+    return Delivery(
+        message_id=envelope.id,
+        target=target,
+        kind=kind,
+        target_subject=target_subject,
+        subject=envelope.subject,
+        sender=envelope.sender,
+        trace_id=envelope.id,
+        parent_id=None,
+        status=status,
+        sent_ms=sent,
+        expires_ms=budget.ttl,
+        hops_before=max(budget.hop_count - 1, 0),
+        calls_before=budget.call_budget_remaining + 1,
+        hops_after=budget.hop_count,
+        calls_after=budget.call_budget_remaining,
+        max_hops=budget.max_hops,
+        ancestors=budget.ancestor_chain,
+        size=size,
+        stored_ms=sent,
+        replays=envelope.replays,
+        replay_of=envelope.replay_of,
+    )
+
+
+class Span(WireModel):
+    """What became of one message at one target."""
+
+    message_id: str
+    target: str
+    """The mailbox's hash, or ``*`` where the publish itself was refused."""
+    target_kind: str
+    target_subject: str
+    subject: str
+    sender: str
+    trace_id: str
+    """The first message of the conversation."""
+    parent_id: str | None = None
+    """The message whose handling published this one."""
+    status: str
+    code: str | None = None
+    reason: str | None = None
+    sent_at: float
+    stored_at: float | None = None
+    claimed_at: float | None = None
+    handled_at: float | None = None
+    hops_before: int
+    hops_after: int
+    calls_before: int
+    calls_after: int
+    max_hops: int
+    ancestors: tuple[str, ...] = ()
+    expires_at: int
+    size: int
+    replays: int = 0
+    replay_of: str | None = None
+    outcomes: tuple[dict[str, Any], ...] = ()

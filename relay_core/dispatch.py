@@ -1,0 +1,274 @@
+"""Dispatch: each mailbox hands its messages to its handlers, one at a time, oldest first.
+
+1. A dispatcher runs while its mailbox has mail and somebody to handle it; it is one task, made when
+   there is work and gone when there is none.
+2. For each message: the breaker admits it, it is claimed, its TTL is checked, all handlers run side
+   by side, each with its own timeout, and it is completed or parked. Then the next.
+3. All handlers failed → ``failed/``. Some failed → completed, status `partial`, every outcome kept.
+4. The breaker learns exactly one outcome per delivery, after the handlers. While it is open the
+   mail waits; after the cooldown the head of the line is the probe.
+5. At most once: a message is claimed before a handler sees it, and never goes back by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from math import isinf
+from typing import Any, Protocol
+
+from relay_core.breaker import CircuitBreakers, CircuitState
+from relay_core.clock import Clock, Timer, call_later
+from relay_core.commit import Commits
+from relay_core.deadletters import Code
+from relay_core.delivery import Status
+from relay_core.envelope import Envelope
+from relay_core.mailbox import BadFile, Item, Mailbox
+from relay_core.parking import Parking
+from relay_core.recorder import Recorder
+from relay_core.tasks import Tasks
+
+logger = logging.getLogger(__name__)
+
+_YIELD_EVERY = 8
+
+
+class Consumer(Protocol):
+    """What a mailbox's messages are handed to."""
+
+    @property
+    def name(self) -> str:
+        """Return what an outcome is listed under."""
+        ...
+
+    async def deliver(self, envelope: Envelope) -> None:
+        """Handle one message; whatever is raised is a failure."""
+        ...
+
+
+class Consumers(Protocol):
+    """Who handles a mailbox's messages, and for how long."""
+
+    def __call__(self, mailbox: Mailbox) -> tuple[Sequence[Consumer], float]:
+        """Return the consumers and the timeout of each in seconds."""
+        ...
+
+
+class Dispatch:
+    """All dispatchers."""
+
+    def __init__(
+        self,
+        consumers: Consumers,
+        breakers: CircuitBreakers,
+        commits: Commits,
+        parking: Parking,
+        recorder: Recorder,
+        clock: Clock,
+        tasks: Tasks,
+    ) -> None:
+        self.consumers = consumers
+        self.breakers = breakers
+        self.commits = commits
+        self.parking = parking
+        self.recorder = recorder
+        self.clock = clock
+        self._tasks = tasks
+        self._running: dict[str, _Dispatcher] = {}
+        self._timers: dict[str, Timer] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._closing = False
+        self.on_settled: Callable[[Item, bool], None] | None = None
+        """Told of every delivery that has ended, and whether it was handled."""
+
+    @property
+    def closing(self) -> bool:
+        """Whether no further message is begun."""
+        return self._closing
+
+    def kick(self, mailbox: Mailbox) -> None:
+        """Make sure a mailbox's messages are being handled, if they can be."""
+        if mailbox.hash in self._running or self._closing or mailbox.head() is None:
+            return
+        if not self.consumers(mailbox)[0]:
+            return
+        dispatcher = _Dispatcher(self, mailbox)
+        self._running[mailbox.hash] = dispatcher
+        self._idle.clear()
+        self._tasks.start(dispatcher.run(), name=f"dispatch {mailbox.subject}")
+
+    def wait(self, mailbox: Mailbox) -> None:
+        """Look again when an open breaker may let a probe through."""
+        delay = self.breakers.retry_in(mailbox.hash)
+        if isinf(delay) or mailbox.hash in self._timers:
+            return  # forced open: the operator's reset kicks
+
+        def look() -> None:
+            self._timers.pop(mailbox.hash, None)
+            self.kick(mailbox)
+
+        self._timers[mailbox.hash] = call_later(self.clock, delay, look)
+
+    def ended(self, mailbox: Mailbox) -> None:
+        """Forget a dispatcher that has nothing left to do."""
+        self._running.pop(mailbox.hash, None)
+        if not self._running:
+            self._idle.set()
+
+    async def idle(self) -> None:
+        """Return when no dispatcher has anything left to do."""
+        while self._running:
+            await self._idle.wait()
+
+    def stop(self) -> None:
+        """Begin no further message; those under way go on."""
+        self._closing = True
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+
+
+class _Dispatcher:
+    """One mailbox's turn."""
+
+    __slots__ = ("_bus", "_mailbox")
+
+    def __init__(self, bus: Dispatch, mailbox: Mailbox) -> None:
+        self._bus = bus
+        self._mailbox = mailbox
+
+    async def run(self) -> None:
+        bus, mailbox = self._bus, self._mailbox
+        handled = 0
+        try:
+            while not bus.closing and (head := mailbox.head()) is not None:
+                consumers, timeout = bus.consumers(mailbox)
+                if not consumers:
+                    break
+                held = mailbox.fresh.get(head)
+                probe = held is not None and held.probe
+                if not probe:
+                    verdict = bus.breakers.check(mailbox.hash)
+                    if not verdict.allowed:
+                        bus.wait(mailbox)
+                        break
+                    probe = verdict.state is CircuitState.HALF_OPEN
+                await self._next(consumers, timeout, probe)
+                handled += 1
+                if handled % _YIELD_EVERY == 0:
+                    await asyncio.sleep(0)
+        finally:
+            bus.ended(mailbox)
+
+    async def _next(self, consumers: Sequence[Consumer], timeout: float, probe: bool) -> None:
+        bus, mailbox = self._bus, self._mailbox
+        try:
+            taken = mailbox.claim_next()
+        except OSError as error:
+            logger.error("%s: cannot claim: %s", mailbox.subject, error)
+            taken = None
+        if not isinstance(taken, Item):
+            if probe:
+                bus.breakers.release(mailbox.hash)
+            if isinstance(taken, BadFile):
+                await bus.parking.set_aside(mailbox, taken)
+            return
+        try:
+            await self._handle(taken, consumers, timeout, probe)
+        except asyncio.CancelledError:
+            # The bus is closing and its grace is over: nobody knows how far the handler came.
+            await bus.parking.park(mailbox, taken, code=Code.INTERRUPTED, reason="the bus was closed meanwhile")
+            raise
+
+    async def _handle(self, item: Item, consumers: Sequence[Consumer], timeout: float, probe: bool) -> None:
+        bus, mailbox, delivery = self._bus, self._mailbox, item.delivery
+        clock = bus.clock
+        now = clock.now_ms()
+        if now > item.envelope.budget.ttl:
+            if probe:
+                bus.breakers.release(mailbox.hash)
+            await self._fail(item, Code.EXPIRED, "message expired (TTL)")
+            return
+        started = clock.monotonic()
+        delivery.claimed_ms = claimed_ms = _continue(delivery.stored_ms, item.stored_at, started, now)
+        if len(consumers) == 1:
+            outcomes = [await _call(consumers[0], item.envelope, timeout)]
+        else:
+            outcomes = await asyncio.gather(*(_call(one, item.envelope, timeout) for one in consumers))
+        delivery.handled_ms = claimed_ms + (clock.monotonic() - started) * 1000
+        failures = [outcome for outcome in outcomes if outcome is not None]
+        if len(failures) == len(outcomes):
+            bus.breakers.record_failure(mailbox.hash)
+            delivery.outcomes = _outcomes(consumers, outcomes)
+            await self._fail(item, *failures[0])
+            return
+        bus.breakers.record_success(mailbox.hash)
+        if failures:
+            delivery.status = Status.PARTIAL
+            delivery.code, delivery.reason = failures[0]
+            delivery.outcomes = _outcomes(consumers, outcomes)
+        else:
+            delivery.status = Status.DONE
+            if len(outcomes) > 1:
+                delivery.outcomes = _outcomes(consumers, outcomes)
+        self._complete(item)
+
+    def _complete(self, item: Item) -> None:
+        bus, mailbox = self._bus, self._mailbox
+        message_id = item.delivery.message_id
+        bus.commits.note_gone(mailbox.hash, message_id)
+        try:
+            mailbox.maildir.complete(message_id)
+        except OSError as error:
+            logger.error("%s: cannot complete %s: %s", mailbox.subject, message_id, error)
+        mailbox.claimed.pop(message_id, None)
+        bus.recorder.handled(item.delivery)
+        if item.fanout is not None:
+            item.fanout.succeeded(item)
+        if bus.on_settled is not None:
+            bus.on_settled(item, True)
+
+    async def _fail(self, item: Item, code: str, reason: str) -> None:
+        bus = self._bus
+        if item.fanout is not None:
+            item.fanout.failed(item, code, reason)
+        else:
+            await bus.parking.park(self._mailbox, item, code=code, reason=reason)
+        if bus.on_settled is not None:
+            bus.on_settled(item, False)
+
+
+async def _call(consumer: Consumer, envelope: Envelope, timeout: float) -> tuple[str, str] | None:
+    """Run one consumer; return its failure as (code, reason), or None."""
+    limit = asyncio.timeout(timeout)
+    try:
+        async with limit:
+            await consumer.deliver(envelope)
+    except TimeoutError as error:
+        if limit.expired():
+            return Code.TIMEOUT, f"{consumer.name}: no answer within {timeout:g} s"
+        return Code.HANDLER_FAILED, f"{consumer.name}: {_describe(error)}"
+    except Exception as error:
+        code = getattr(error, "dead_letter_code", Code.HANDLER_FAILED)
+        return code, f"{consumer.name}: {_describe(error)}"
+    return None
+
+
+def _describe(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _outcomes(consumers: Sequence[Consumer], outcomes: Sequence[tuple[str, str] | None]) -> list[dict[str, Any]]:
+    return [
+        {"handler": consumer.name, "ok": outcome is None, "error": outcome[1] if outcome else None}
+        for consumer, outcome in zip(consumers, outcomes, strict=True)
+    ]
+
+
+def _continue(stored_ms: float | None, stored_at: float, now: float, wall_ms: int) -> float:
+    """Return the wall time of `now`, counted on from when the message was stored."""
+    if stored_ms is None or not stored_at:
+        return float(wall_ms)
+    return stored_ms + (now - stored_at) * 1000

@@ -1,0 +1,54 @@
+"""Endpoints: registered subjects, each with a mailbox that survives restarts.
+
+``mailboxes/{hash}/endpoint.json`` says whose mailbox it is, since a hash cannot be read back.
+`registered` is false for a mailbox that merely holds mail: of an endpoint that was unregistered,
+or of a subject that never was one (its dead letters, or mail for a subscription without endpoint).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+from pydantic import ValidationError
+
+from relay_core.delivery import TargetKind
+from relay_core.files import atomic_write
+from relay_core.maildir import Unreadable, read_regular
+from relay_core.model import WireModel
+
+_NAME = "endpoint.json"
+_LIMIT = 64 * 1024
+
+
+class EndpointFile(WireModel):
+    """What endpoint.json holds."""
+
+    subject: str
+    registered_at: str
+    registered: bool = True
+    kind: str = TargetKind.ENDPOINT
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A registered subject and where its mail lies."""
+
+    subject: str
+    hash: str
+    maildir_path: Path
+    registered_at: str
+
+
+def read_endpoint_file(mailbox: Path) -> EndpointFile | None:
+    """Return what a mailbox directory says it is, or None if it does not say."""
+    try:
+        return EndpointFile.model_validate(orjson.loads(read_regular(str(mailbox / _NAME), limit=_LIMIT)))
+    except (FileNotFoundError, NotADirectoryError, Unreadable, ValidationError, ValueError):
+        return None
+
+
+def write_endpoint_file(mailbox: Path, about: EndpointFile, *, sync: bool) -> None:
+    """Say whose mailbox a directory is, in one step."""
+    atomic_write(mailbox / _NAME, orjson.dumps(about.to_wire()), sync=sync)

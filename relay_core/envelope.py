@@ -1,0 +1,112 @@
+"""The envelope: what a message is, in memory, in a mailbox file and on the wire.
+
+A stored message is one JSON object, the envelope's camelCase form. Reading checks its shape:
+whatever does not parse as an envelope is `malformed`, never half-accepted.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import orjson
+from pydantic import Field, ValidationError, field_validator
+
+from relay_core.clock import parse_iso
+from relay_core.errors import InvalidSubject
+from relay_core.ids import is_ulid
+from relay_core.model import WireModel
+from relay_core.subjects import validate_subject
+
+Count = Annotated[int, Field(ge=0)]
+
+
+class Budget(WireModel):
+    """How far a message may still travel; it only ever shrinks."""
+
+    hop_count: Count = 0
+    max_hops: Annotated[int, Field(ge=1)] = 5
+    ancestor_chain: tuple[str, ...] = ()
+    ttl: int
+    """Wall time in milliseconds since the epoch after which the message is expired."""
+    call_budget_remaining: Count = 10
+
+
+class BudgetOverrides(WireModel):
+    """What a publisher asks for; the bus clamps it to the operator's ceilings."""
+
+    hop_count: Count | None = None
+    max_hops: Annotated[int, Field(ge=1)] | None = None
+    ancestor_chain: tuple[str, ...] | None = None
+    ttl: int | None = None
+    call_budget_remaining: Count | None = None
+
+
+class Envelope(WireModel):
+    """One message as one target receives it."""
+
+    id: str
+    subject: str
+    sender: Annotated[str, Field(alias="from")]
+    reply_to: str | None = None
+    budget: Budget
+    created_at: str
+    payload: Any = None
+    replay_of: str | None = None
+    """The message this one is an edited copy of."""
+    replays: Count = 0
+    """How often an operator has replayed this message."""
+
+    @field_validator("id")
+    @classmethod
+    def _id_is_ulid(cls, value: str) -> str:
+        if not is_ulid(value):
+            raise ValueError("not a ULID")
+        return value
+
+    @field_validator("subject", "sender", "reply_to")
+    @classmethod
+    def _subject_is_valid(cls, value: str | None) -> str | None:
+        if value is not None:
+            try:
+                validate_subject(value)
+            except InvalidSubject as error:
+                # pydantic collects only ValueErrors; anything else would escape from decode_envelope.
+                raise ValueError(error.message) from error
+        return value
+
+    @field_validator("created_at")
+    @classmethod
+    def _created_at_is_instant(cls, value: str) -> str:
+        parse_iso(value)
+        return value
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return plain JSON data; a payload of null stays, other empty parts are left out."""
+        wire = super().to_wire()
+        wire["payload"] = self.payload
+        if not self.replays:
+            del wire["replays"]
+        return wire
+
+
+def encode_envelope(envelope: Envelope) -> bytes:
+    """Return the stored form of an envelope."""
+    return orjson.dumps(envelope.to_wire())
+
+
+def decode_envelope(data: bytes) -> Envelope:
+    """Return the envelope in a stored message.
+
+    Raises:
+        ValueError: if the bytes are no valid envelope; the text says what is wrong.
+    """
+    try:
+        return Envelope.model_validate(orjson.loads(data))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "envelope"
+        raise ValueError(f"{where}: {first['msg'].removeprefix('Value error, ')}") from error
+    except InvalidSubject as error:
+        raise ValueError(error.message) from error
+    except ValueError as error:
+        raise ValueError(f"not JSON: {error}") from error

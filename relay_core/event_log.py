@@ -1,0 +1,257 @@
+"""The event log: segments of JSON lines that Spark reads as they are, written off the publish path.
+
+``events/date=YYYY-MM-DD/HH-{start ms}-{pid}.jsonl``, by UTC date and hour of each event's own time.
+
+1. `emit_row` only appends a tuple to a list. Formatting and writing happen in a background thread,
+   which drops and counts what it cannot keep up with; it never slows or fails a publish.
+2. While a segment is written its name begins with ``_``, which Spark and Hadoop pass over. It is
+   *sealed* by renaming it when its hour is over, its size is reached, `seal` is asked for or the log
+   closes. A name without ``_`` is complete and is never written again: ingest takes exactly those.
+3. A process never appends to a segment that it has not created. What a killed process left behind
+   is sealed by the next one as it is (relay.lock sees to it that there is no other writer), so a
+   sealed segment may end in a torn line.
+4. A batch is one write to each segment it touches. A write that comes up short is cut off again, so
+   that a torn line never stands in the middle; what could not be written is dropped and counted. The
+   log heals by itself: each batch tries again, and a directory that was removed is made anew.
+5. Nothing is fsynced: no promise of the bus rests on events, and a power loss may tear the newest
+   segment just as a kill does.
+
+A quiet bus leaves its last segment open past its hour, since only an event moves the log on: whoever
+wants all events of a day asks for `seal` first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import shutil
+from concurrent.futures import Future
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from relay_core.batches import BatchThread
+from relay_core.clock import Clock
+from relay_core.config import EventsConfig
+from relay_core.events import EVENT_FIELDS, EventKind, EventRow, format_events
+from relay_core.model import WireModel
+
+MAX_WAITING = 100_000
+
+_HOUR_MS = 3_600_000
+_OPTIONAL = EVENT_FIELDS[2:]
+_log = logging.getLogger(__name__)
+
+
+class EventLogStats(WireModel):
+    """How the event log is doing."""
+
+    written: int
+    dropped: int
+    """Events lost because too many were waiting, or because they could not be written."""
+    failed_writes: int
+    waiting: int
+    bytes_written: int
+
+
+class EventLog:
+    """Write events to segments in the background, from `start` to `close`."""
+
+    def __init__(self, directory: Path, config: EventsConfig, clock: Clock) -> None:
+        self._directory = directory
+        self._config = config
+        self._clock = clock
+        self._written = 0
+        self._lost = 0
+        self._failed_writes = 0
+        self._bytes_written = 0
+        self._failing = False
+        self._segment: _Segment | None = None
+        self._thread = BatchThread[EventRow]("relay-events", self._flush, limit=MAX_WAITING, on_error=self._lose)
+        self.emit_row = self._thread.put
+        """Log an event that is already a row; costs an append."""
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.close)
+
+    def start(self) -> None:
+        """Start the writer, which also seals what a killed process left behind."""
+        self._thread.start()
+        self._thread.submit(self._seal_leftovers)
+
+    def close(self) -> None:
+        """Write what is waiting, seal the segment and stop; blocks."""
+        self._thread.close()
+        self._seal()
+
+    def update_config(self, config: EventsConfig) -> None:
+        """Use another configuration from the next batch on."""
+        self._config = config
+
+    def emit(self, kind: EventKind, *, time: int | None = None, **fields: str | int | None) -> None:
+        """Log an event by field names, now unless `time` is given.
+
+        Raises:
+            TypeError: if the schema has no such field.
+        """
+        unknown = fields.keys() - set(_OPTIONAL)
+        if unknown:
+            raise TypeError(f"events have no field {', '.join(sorted(unknown))}")
+        row: Any = (
+            self._clock.now_ms() if time is None else time,
+            kind,
+            *[fields.get(name) for name in _OPTIONAL],
+        )
+        self.emit_row(row)
+
+    def barrier(self) -> Future[None]:
+        """Return a future that resolves once everything emitted so far has been written."""
+        return self._thread.barrier()
+
+    def seal(self) -> Future[None]:
+        """Complete the segment under way, so that an ingest sees everything emitted so far."""
+        return self._thread.submit(self._seal)
+
+    def expire(self, keep_days: int, now_ms: int) -> int:
+        """Remove the dates more than `keep_days` days ago and return how many there were; blocks."""
+        oldest = datetime.fromtimestamp(now_ms / 1000, UTC).date() - timedelta(days=keep_days)
+        removed = 0
+        for partition in self._partitions():
+            if partition.name < f"date={oldest}":
+                shutil.rmtree(partition, ignore_errors=True)
+                removed += not partition.exists()
+        return removed
+
+    def stats(self) -> EventLogStats:
+        """Return what was written and what was lost."""
+        return EventLogStats(
+            written=self._written,
+            dropped=self._lost + self._thread.dropped,
+            failed_writes=self._failed_writes,
+            waiting=self._thread.waiting,
+            bytes_written=self._bytes_written,
+        )
+
+    def _flush(self, rows: list[EventRow]) -> None:
+        if not self._config.enabled:
+            return
+        by_hour: dict[int, list[EventRow]] = {}
+        for row in rows:
+            by_hour.setdefault(row[0] // _HOUR_MS, []).append(row)
+        # The hour of the newest row comes last and stays open, also after the clock went back.
+        newest = rows[-1][0] // _HOUR_MS
+        for hour in sorted(by_hour, key=lambda hour: hour == newest):
+            self._write(hour, by_hour[hour])
+
+    def _write(self, hour: int, rows: list[EventRow]) -> None:
+        data, count = format_events(rows)
+        self._lost += len(rows) - count
+        if not count:
+            return
+        try:
+            segment = self._segment_for(hour)
+            segment.append(data)
+        except OSError as error:
+            self._failed_writes += 1
+            self._lost += count
+            if not self._failing:
+                _log.error("events cannot be written to %s and are dropped: %s", self._directory, error)
+            self._failing = True
+            return
+        if self._failing:
+            _log.warning("events are written to %s again; %d were dropped", self._directory, self._lost)
+        self._failing = False
+        self._written += count
+        self._bytes_written += len(data)
+        if segment.size >= self._config.max_segment_bytes:
+            self._seal()
+
+    def _segment_for(self, hour: int) -> _Segment:
+        segment = self._segment
+        if segment is not None and segment.hour == hour and segment.is_on_disk():
+            return segment
+        self._seal()
+        with suppress(FileExistsError):
+            self._directory.mkdir(mode=0o700)
+        self._segment = _Segment(self._directory, hour, self._clock.now_ms())
+        return self._segment
+
+    def _seal(self) -> None:
+        segment, self._segment = self._segment, None
+        if segment is not None:
+            segment.seal()
+
+    def _seal_leftovers(self) -> None:
+        for partition in self._partitions():
+            for path in partition.glob("_*.jsonl"):
+                if self._segment is None or path != self._segment.path:
+                    _seal_file(path)
+
+    def _partitions(self) -> list[Path]:
+        return [path for path in self._directory.glob("date=????-??-??") if path.is_dir()]
+
+    def _lose(self, error: Exception, rows: list[EventRow]) -> None:
+        self._lost += len(rows)
+
+
+class _Segment:
+    """One file under way; only the writer's thread touches it."""
+
+    def __init__(self, directory: Path, hour: int, now_ms: int) -> None:
+        self.hour: int | None = hour
+        self.size = 0
+        start = datetime.fromtimestamp(hour * _HOUR_MS / 1000, UTC)
+        partition = directory / f"date={start:%Y-%m-%d}"
+        with suppress(FileExistsError):
+            partition.mkdir(mode=0o700)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        while True:
+            self.path = partition / f"_{start:%H}-{now_ms}-{os.getpid()}.jsonl"
+            # In a container every process may have this pid, and a clock can go back.
+            with suppress(FileExistsError):
+                if not _sealed(self.path).exists():
+                    self._descriptor = os.open(self.path, flags, 0o600)
+                    return
+            now_ms += 1
+
+    def is_on_disk(self) -> bool:
+        """Tell whether the file still has a name; writing to a removed one would succeed, unseen."""
+        return os.fstat(self._descriptor).st_nlink > 0
+
+    def append(self, data: bytes) -> None:
+        """Add whole lines in one write, or nothing."""
+        written = os.write(self._descriptor, data)
+        if written < len(data):
+            hour, self.hour = self.hour, None  # never used again unless the torn end can be cut off
+            os.ftruncate(self._descriptor, self.size)
+            self.hour = hour
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+        self.size += written
+
+    def seal(self) -> None:
+        """Close the file and give it its final name."""
+        os.close(self._descriptor)
+        _seal_file(self.path)
+
+
+def _sealed(path: Path) -> Path:
+    return path.with_name(path.name.removeprefix("_"))
+
+
+def _seal_file(path: Path) -> None:
+    # What cannot be renamed now is sealed by the next start.
+    with suppress(OSError):
+        if path.stat().st_size == 0:
+            path.unlink()
+        else:
+            path.rename(_sealed(path))

@@ -1,0 +1,76 @@
+"""Replace a whole file so that a reader sees the old bytes or the new ones, never a mixture.
+
+1. The new bytes go to a temporary file in the same directory: created (O_EXCL), never followed
+   through a link (O_NOFOLLOW), private from its first instant.
+2. It is fsynced before the rename: after a power loss the name must not lead to empty blocks.
+3. The rename is the commit; the directory's fsync makes it last.
+
+Failure cases: until the rename, any failure (a full disk, too) removes the temporary file and leaves
+the old one as it was. A failed fsync of the directory is an error although the new bytes are in
+place: they may not survive a power loss. A process killed in between leaves `.{name}.*.tmp` behind.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import suppress
+from pathlib import Path
+from secrets import token_hex
+
+from relay_core.errors import StorageError
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+def atomic_write(path: Path, data: bytes, mode: int = 0o600, *, sync: bool = True) -> None:
+    """Replace a file's bytes in one durable step; blocks.
+
+    Raises:
+        StorageError: with the code `storage_full`, retryable, if the disk is full.
+    """
+    temporary = path.with_name(f".{path.name}.{token_hex(8)}.tmp")
+    try:
+        try:
+            _write(temporary, data, mode, sync=sync)
+            os.rename(temporary, path)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
+        if sync:
+            fsync_directory(path.parent)
+    except OSError as error:
+        raise storage_error("write", path, error) from error
+
+
+def fsync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def storage_error(verb: str, path: Path, error: OSError) -> StorageError:
+    """Return the StorageError for what the operating system said."""
+    full = error.errno in _FULL
+    return StorageError(
+        f"cannot {verb} {path}: {error.strerror}" + ("; free some space and try again" if full else ""),
+        path=str(path),
+        retryable=full,
+        code="storage_full" if full else None,
+    )
+
+
+def _write(path: Path, data: bytes, mode: int, *, sync: bool) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    try:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+        if sync:
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

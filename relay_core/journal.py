@@ -1,0 +1,233 @@
+"""The write-ahead journal: what makes an acknowledged publish last, before its files do.
+
+With ``durability: "fsync"`` every change to a mailbox is first one line here, and a whole group of
+lines is made durable by one ``fdatasync``; the files in the Maildir are then made without any, and
+a restart completes them from the journal. With ``"os"`` only changes that must be atomic across
+files are written (publishes with a dedupe id, replays), and nothing is synced.
+
+A segment is ``journal/{sequence}.log``: lines of ``crc32-of-json SP json LF``, the checksum seeded
+with the sequence so that stale bytes never pass for a record. A line is one transaction::
+
+    {"id": ..., "sync": true, "ops": [[op, mailbox, message, data?], ...], "dedupe"?: ..., "result"?: {...}}
+    {"done": id}             the files of a transaction without "sync" are all made
+
+Ops: ``new`` (the message is in new/), ``again`` (the same, and no longer in failed/), ``failed``
+(its record is in failed/ and nowhere else), ``gone`` (it is nowhere).
+
+Rules:
+
+1. Append before the files change; sync before the append counts. Reading stops at the first bad
+   line: what follows was never acknowledged.
+2. A failed fdatasync poisons its segment: it is never synced again, and later lines go to a new one.
+3. A segment is removed only after everything its lines say is on disk (``syncfs``), or, with
+   ``"os"``, once two newer ones exist.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+from zlib import crc32
+
+import orjson
+
+from relay_core.files import fsync_directory
+
+Durability = Literal["fsync", "os"]
+
+SEGMENT_BYTES = 16 * 1024 * 1024
+_FDATASYNC: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
+_AHEAD = 1024 * 1024
+_OPEN = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Journal:
+    """The segment being written, and the ones still needed."""
+
+    def __init__(
+        self,
+        directory: Path,
+        durability: Durability,
+        *,
+        segment_bytes: int = SEGMENT_BYTES,
+        fdatasync: Callable[[int], None] = _FDATASYNC,
+    ) -> None:
+        self.directory = directory
+        self.durability = durability
+        self._segment_bytes = segment_bytes
+        self._fdatasync = fdatasync
+        self._lock = threading.Lock()
+        self._sequence = 0
+        self._fd = -1
+        self._offset = 0
+        self._filled = 0
+
+    def open(self) -> None:
+        """Start a new segment after the ones that are there."""
+        self.directory.mkdir(mode=0o700, exist_ok=True)
+        self._sequence = max((sequence for sequence, _ in segments(self.directory)), default=0)
+        with self._lock:
+            self._next_segment()
+
+    def close(self) -> None:
+        """Stop writing; segments stay for the next start unless they were checkpointed."""
+        with self._lock:
+            if self._fd >= 0:
+                os.close(self._fd)
+                self._fd = -1
+
+    def append(self, lines: Iterable[bytes]) -> None:
+        """Write transactions to the segment; they last through kill -9, not yet through power loss.
+
+        Raises:
+            OSError: if the disk refuses; none of the lines counts.
+        """
+        with self._lock:
+            seed = self._sequence
+            data = b"".join([b"%08x %s\n" % (crc32(line, seed), line) for line in lines])
+            if self.durability == "fsync":
+                self._fill_ahead(self._offset + len(data))
+            written = 0
+            try:
+                while written < len(data):
+                    written += os.pwrite(self._fd, data[written:] if written else data, self._offset + written)
+            except OSError:
+                os.ftruncate(self._fd, self._offset)
+                self._filled = self._offset
+                raise
+            self._offset += len(data)
+
+    def sync(self) -> None:
+        """Make every appended line last.
+
+        Raises:
+            OSError: if it failed; the segment is never synced again and a new one is begun.
+        """
+        with self._lock:
+            fd = os.dup(self._fd)
+        try:
+            self._fdatasync(fd)
+        except OSError:
+            with self._lock:
+                self._next_segment()
+            raise
+        finally:
+            os.close(fd)
+
+    @property
+    def full(self) -> bool:
+        """Whether the segment has reached its size."""
+        return self._offset >= self._segment_bytes
+
+    def rotate(self) -> None:
+        """Begin a new segment. With ``"os"``, forget those before the previous one."""
+        with self._lock:
+            self._next_segment()
+        if self.durability == "os":
+            for sequence, path in segments(self.directory):
+                if sequence < self._sequence - 1:
+                    path.unlink(missing_ok=True)
+
+    def checkpoint(self) -> None:
+        """Make the Maildir itself last, then remove the segments before the present one.
+
+        Raises:
+            OSError: if it could not be made to last; the segments stay.
+        """
+        present = self._sequence
+        old = [path for sequence, path in segments(self.directory) if sequence < present]
+        if old:
+            sync_file_system(self.directory)
+            for path in old:
+                path.unlink(missing_ok=True)
+
+    def _next_segment(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        self._sequence += 1
+        self._fd = os.open(self.directory / f"{self._sequence:016d}.log", _OPEN, 0o600)
+        self._offset = self._filled = 0
+        if self.durability == "fsync":
+            fsync_directory(self.directory)
+
+    def _fill_ahead(self, end: int) -> None:
+        # Overwriting blocks that exist spares fdatasync a journal commit for the file's size.
+        if end > self._filled:
+            try:
+                self._filled += os.pwrite(self._fd, bytes(max(_AHEAD, end - self._filled)), self._filled)
+            except OSError:
+                self._filled = end  # a nearly full disk: append without it
+
+
+def segments(directory: Path) -> list[tuple[int, Path]]:
+    """Return the segments that exist, oldest first."""
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return []
+    return sorted((int(name[:-4]), directory / name) for name in names if name.endswith(".log") and name[:-4].isdigit())
+
+
+def read_segment(sequence: int, path: Path) -> Iterator[dict[str, Any]]:
+    """Yield a segment's transactions up to the first bad line."""
+    with path.open("rb") as file:
+        for line in file:
+            try:
+                body = line[9:-1]
+                if line[-1:] != b"\n" or int(line[:8], 16) != crc32(body, sequence):
+                    return
+                yield orjson.loads(body)
+            except ValueError:
+                return
+
+
+def sync_file_system(path: Path) -> None:
+    """Write everything of the file system that holds `path` to its disk.
+
+    Raises:
+        OSError: if the disk refused any of it.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+        if syncfs is None:
+            os.sync()
+        elif syncfs(fd) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code), str(path))
+    finally:
+        os.close(fd)
+
+
+def transaction(
+    message_id: str,
+    ops: Iterable[tuple[str, str, str, bytes | None]],
+    *,
+    sync: bool,
+    dedupe: str | None = None,
+    result: dict[str, Any] | None = None,
+) -> bytes:
+    """Return the line of a transaction."""
+    record: dict[str, Any] = {
+        "id": message_id,
+        "ops": [
+            [op, mailbox, message] if data is None else [op, mailbox, message, orjson.Fragment(data)]
+            for op, mailbox, message, data in ops
+        ],
+    }
+    if sync:
+        record["sync"] = True
+    if dedupe is not None:
+        record["dedupe"] = dedupe
+        record["result"] = result
+    return orjson.dumps(record)
+
+
+def done(message_id: str) -> bytes:
+    """Return the line that ends a transaction."""
+    return orjson.dumps({"done": message_id})

@@ -1,0 +1,241 @@
+"""A mailbox in memory: what waits in ``new/``, in order, and who has what in ``cur/``.
+
+1. `depth` always equals the number of files in ``new/`` that this process has put or seen there.
+2. Room is reserved before a message is stored and becomes depth (or is given back) when the store
+   has settled, so that publishes under way at the same time cannot overshoot.
+3. The claim on disk decides. An id whose file is gone was somebody else's: it is dropped silently.
+4. A claimed message is held here until it is completed, parked or put back; at a restart it would
+   be found in ``cur/`` and parked as `interrupted`.
+
+A message just stored is kept in memory for its handler if it is small, a few per mailbox; all
+others are read back when they are claimed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Protocol
+
+from relay_core.delivery import Delivery, Status, stored_delivery
+from relay_core.endpoints import Endpoint, EndpointFile
+from relay_core.envelope import Envelope, decode_envelope
+from relay_core.ids import is_ulid
+from relay_core.maildir import CUR, FAILED, NEW, Maildir, Unreadable
+
+_KEEP_MESSAGES = 64
+_KEEP_BYTES = 16 * 1024
+
+
+class Fanout(Protocol):
+    """What waits for the outcome of a publish at several targets."""
+
+    def succeeded(self, item: Item) -> None:
+        """Take note that a target took its copy."""
+        ...
+
+    def failed(self, item: Item, code: str, reason: str) -> None:
+        """Take a copy that its target failed, still claimed; parking it is the fan-out's business now."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Item:
+    """A message in hand."""
+
+    envelope: Envelope
+    data: bytes
+    delivery: Delivery
+    probe: bool = False
+    """Whether it holds a half-open breaker's permit."""
+    stored_at: float = 0.0
+    """Monotonic time at which this process stored it; 0 if it was read back."""
+    fanout: Fanout | None = None
+    """Who decides what a failure means, where other targets have a say."""
+
+    @property
+    def id(self) -> str:
+        """Return the message's id."""
+        return self.envelope.id
+
+
+@dataclass(frozen=True, slots=True)
+class BadFile:
+    """A file that is no message and must be set aside."""
+
+    message_id: str
+    state: str
+    name: str
+    problem: str
+
+
+class Mailbox:
+    """The mail of one target."""
+
+    __slots__ = (
+        "_known",
+        "_waiting",
+        "about",
+        "claimed",
+        "dead",
+        "degraded",
+        "fresh",
+        "hash",
+        "keep",
+        "maildir",
+        "newest",
+        "read_limit",
+        "reserved",
+        "warned",
+    )
+
+    def __init__(self, hash: str, about: EndpointFile, maildir: Maildir, *, read_limit: int) -> None:
+        self.hash = hash
+        self.about = about
+        self.maildir = maildir
+        self.read_limit = read_limit
+        self.keep = False
+        """Whether somebody handles this mail, so that it is worth keeping in memory."""
+        self.fresh: dict[str, Item] = {}
+        self.claimed: dict[str, Item] = {}
+        self.reserved = 0
+        self.dead = 0
+        """Files in ``failed/``."""
+        self.degraded: str | None = None
+        """Why the last store could not be made durable, until one can."""
+        self.warned = False
+        """Whether its pressure has been above the warning since it was last below."""
+        self.newest = ""
+        """The newest id found by the scan."""
+        self._waiting: deque[str] = deque()
+        self._known: set[str] = set()
+
+    @property
+    def subject(self) -> str:
+        """Return the subject whose mail this is."""
+        return self.about.subject
+
+    @property
+    def depth(self) -> int:
+        """Return how many messages wait in ``new/``."""
+        return len(self._known)
+
+    @property
+    def load(self) -> int:
+        """Return the depth, with the room that is reserved."""
+        return len(self._known) + self.reserved
+
+    def endpoint(self) -> Endpoint:
+        """Return the mailbox as the endpoint that users see."""
+        return Endpoint(self.subject, self.hash, self.maildir.path, self.about.registered_at)
+
+    def scan(self) -> list[BadFile]:
+        """Learn what is in the directories; return the files that are no messages. Blocks."""
+        bad = self.discover(sorted(self.maildir.names(NEW)))
+        failed = [name for name in self.maildir.names(FAILED) if name.endswith(".json")]
+        self.dead = len(failed)
+        self.newest = max(max(self._known, default=""), max(failed, default="")[:-5])
+        return bad
+
+    def discover(self, names: list[str]) -> list[BadFile]:
+        """Note files in ``new/`` that are not known yet; return those that are no messages."""
+        bad = []
+        for name in names:
+            message_id = name[:-5]
+            if name.endswith(".json") and is_ulid(message_id):
+                if message_id not in self._known and message_id not in self.claimed:
+                    self._known.add(message_id)
+                    self._waiting.append(message_id)
+            elif not name.startswith("."):
+                bad.append(BadFile("", NEW, name, f"the name {name!r} is not a message id followed by .json"))
+        return bad
+
+    def forget(self, message_id: str) -> None:
+        """Drop an id whose file was taken out of ``new/`` by other hands."""
+        self._known.discard(message_id)
+        self.fresh.pop(message_id, None)
+
+    def wants(self, size: int) -> bool:
+        """Tell whether a message about to be stored is worth keeping in memory."""
+        return self.keep and size <= _KEEP_BYTES and len(self.fresh) < _KEEP_MESSAGES
+
+    def arrived(self, message_id: str, item: Item | None) -> None:
+        """Turn reserved room into a waiting message; `item` if it is kept in memory."""
+        self.reserved -= 1
+        self.degraded = None
+        self._known.add(message_id)
+        self._waiting.append(message_id)
+        if item is not None:
+            self.fresh[message_id] = item
+
+    def returned(self, item: Item) -> None:
+        """Note that a claimed message was put back at the head of the line."""
+        self.claimed.pop(item.id, None)
+        self._known.add(item.id)
+        self._waiting.appendleft(item.id)
+
+    def head(self) -> str | None:
+        """Return the id that is next in line, or None."""
+        while self._waiting:
+            if self._waiting[0] in self._known:
+                return self._waiting[0]
+            self._waiting.popleft()
+        return None
+
+    def waiting(self, limit: int) -> list[str]:
+        """Return the oldest waiting ids."""
+        found: list[str] = []
+        for message_id in self._waiting:
+            if len(found) >= limit:
+                break
+            if message_id in self._known:
+                found.append(message_id)
+        return found
+
+    def claim_next(self) -> Item | BadFile | None:
+        """Claim the oldest message; None if there is none left."""
+        while (message_id := self.head()) is not None:
+            self._waiting.popleft()
+            taken = self.take(message_id)
+            if taken is not None:
+                return taken
+        return None
+
+    def take(self, message_id: str) -> Item | BadFile | None:
+        """Claim one message; None if somebody else has it."""
+        self._known.discard(message_id)
+        item = self.fresh.pop(message_id, None)
+        if not self.maildir.claim(message_id):
+            return None
+        if item is None:
+            read = self.read(CUR, message_id)
+            if isinstance(read, BadFile):
+                return read
+            item = read
+        item.delivery.status = Status.CUR
+        self.claimed[message_id] = item
+        return item
+
+    def read(self, state: str, message_id: str) -> Item | BadFile:
+        """Read a message back from disk.
+
+        Raises:
+            FileNotFoundError: if it is not there.
+        """
+        try:
+            data = self.maildir.read(state, message_id, limit=self.read_limit)
+            envelope = decode_envelope(data)
+            if envelope.id != message_id:
+                raise ValueError(f"holds the id {envelope.id}")
+        except (Unreadable, ValueError) as error:
+            return BadFile(message_id, state, f"{message_id}.json", str(error))
+        status = Status.CUR if state == CUR else Status.NEW
+        delivery = stored_delivery(
+            envelope,
+            target=self.hash,
+            kind=self.about.kind,
+            target_subject=self.subject,
+            status=status,
+            size=len(data),
+        )
+        return Item(envelope, data, delivery)

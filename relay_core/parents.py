@@ -1,0 +1,67 @@
+"""Parents: what a message had left when it reached the one who now publishes because of it.
+
+A publisher names its parent; what that parent had left is looked up here, never claimed by the
+caller. First among the messages the sender holds right now, else in the index. A parent nobody
+knows (its trace has been forgotten) passes on no budget and no trace.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import NamedTuple
+
+import orjson
+
+from relay_core.envelope import Budget
+from relay_core.index import Index
+from relay_core.mailboxes import Mailboxes
+from relay_core.subjects import subject_hash
+
+_QUERY = """
+    SELECT target, trace_id, hops_after, max_hops, ancestors, expires_ms, calls_after
+    FROM deliveries WHERE message_id = ? AND status != 'refused'
+    ORDER BY target = ? DESC, calls_after, hops_after DESC LIMIT 1
+"""
+
+
+class Parent(NamedTuple):
+    """The conversation a message belongs to, and what it had left."""
+
+    trace_id: str
+    budget: Budget
+
+
+class Parents:
+    """Look up parents."""
+
+    def __init__(self, mailboxes: Mailboxes, index: Index) -> None:
+        self._mailboxes = mailboxes
+        self._index = index
+
+    async def find(self, message_id: str, sender: str) -> Parent | None:
+        """Return what a parent had left for the sender, or, failing that, for whoever had least."""
+        held = self._held(message_id, sender)
+        if held is not None:
+            return held
+        try:
+            row = await self._index.run(lambda db: db.execute(_QUERY, (message_id, subject_hash(sender))).fetchone())
+        except (sqlite3.Error, OSError):
+            return None  # the index never fails a publish
+        if row is None:
+            return None
+        _, trace_id, hops, max_hops, ancestors, expires, calls = row
+        budget = Budget(
+            hop_count=hops,
+            max_hops=max_hops,
+            ancestor_chain=tuple(orjson.loads(ancestors)),
+            ttl=expires,
+            call_budget_remaining=calls,
+        )
+        return Parent(trace_id, budget)
+
+    def _held(self, message_id: str, sender: str) -> Parent | None:
+        mailbox = self._mailboxes.get(subject_hash(sender))
+        item = mailbox.claimed.get(message_id) if mailbox is not None else None
+        if item is None:
+            return None
+        return Parent(item.delivery.trace_id, item.envelope.budget)

@@ -1,0 +1,119 @@
+"""Where failed messages go: a record in ``failed/``, an index row, a count and an event.
+
+A message is parked in one change (see commit.py), so it is never in neither place. If even that
+cannot be written (a full disk), it stays in ``cur/`` and the next start parks it as `interrupted`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from relay_core.clock import Clock
+from relay_core.commit import Change, Commits, Op
+from relay_core.deadletters import Code, encode_dead_letter
+from relay_core.delivery import Delivery, Status, TargetKind
+from relay_core.mailbox import BadFile, Item, Mailbox
+from relay_core.recorder import Recorder
+
+logger = logging.getLogger(__name__)
+
+
+class Parking:
+    """Park what failed."""
+
+    def __init__(self, commits: Commits, recorder: Recorder, clock: Clock, new_id: Callable[[], str]) -> None:
+        self._commits = commits
+        self._recorder = recorder
+        self._clock = clock
+        self._new_id = new_id
+
+    async def park(
+        self,
+        mailbox: Mailbox,
+        item: Item,
+        *,
+        code: str,
+        reason: str,
+        stage: str = "target",
+        partial: bool = False,
+        status: str | None = None,
+    ) -> OSError | None:
+        """Put a message into ``failed/``; return why that could not be done, if so."""
+        delivery = item.delivery
+        now = self._clock.now_ms()
+        record = encode_dead_letter(
+            item.data,
+            reason=reason,
+            code=code,
+            failed_ms=now,
+            endpoint_hash=mailbox.hash,
+            replays=item.envelope.replays,
+            stage=stage,
+            partial=partial,
+        )
+        delivery.status = status or (Status.ASIDE if partial else Status.FAILED)
+        delivery.code, delivery.reason = code, reason
+        if delivery.handled_ms is None:
+            delivery.handled_ms = now
+        error = await self._commit(mailbox, item.envelope.id, record)
+        if error is None:
+            self._recorder.parked(delivery, dead=not partial)
+        return error
+
+    async def set_aside(self, mailbox: Mailbox, bad: BadFile) -> None:
+        """Move a file that is no message out of the way, unopened, and say why."""
+        message_id = bad.message_id or self._new_id()
+        try:
+            mailbox.maildir.set_aside(bad.state, bad.name, message_id)
+        except FileNotFoundError:
+            return  # somebody took it away
+        except OSError as error:
+            logger.error("%s: cannot set %s aside: %s", mailbox.maildir.path, bad.name, error)
+            return
+        now = self._clock.now_ms()
+        record = encode_dead_letter(
+            None, reason=bad.problem, code=Code.MALFORMED, failed_ms=now, endpoint_hash=mailbox.hash
+        )
+        await self._commit(mailbox, message_id, record)
+        self._recorder.parked(_unreadable(mailbox, message_id, bad.problem, now), dead=True)
+
+    async def _commit(self, mailbox: Mailbox, message_id: str, record: bytes) -> OSError | None:
+        def settle(change: Change) -> None:
+            if change.failure(0) is None:
+                mailbox.claimed.pop(message_id, None)
+                mailbox.forget(message_id)
+                mailbox.dead += 1
+
+        change = Change(message_id, [Op("failed", mailbox.hash, mailbox.maildir, message_id, record)], settle)
+        await self._commits.commit(change)
+        error = change.failure(0)
+        if error is not None:
+            logger.error("%s could not be parked (%s): it stays in cur/ for the next start", message_id, error)
+        return error
+
+
+def _unreadable(mailbox: Mailbox, message_id: str, problem: str, now: int) -> Delivery:
+    return Delivery(
+        message_id=message_id,
+        target=mailbox.hash,
+        kind=TargetKind.NONE,
+        target_subject=mailbox.subject,
+        subject=mailbox.subject,
+        sender="",
+        trace_id=message_id,
+        parent_id=None,
+        status=Status.FAILED,
+        sent_ms=now,
+        expires_ms=0,
+        hops_before=0,
+        calls_before=0,
+        hops_after=0,
+        calls_after=0,
+        max_hops=0,
+        ancestors=(),
+        size=0,
+        code=Code.MALFORMED,
+        reason=problem,
+        handled_ms=now,
+    )

@@ -1,0 +1,145 @@
+"""What is written down about traffic: index rows, counters and events, in one place each.
+
+Every step of a message's way calls one method here. None of them waits, and none can fail a
+publish: rows and events go to background threads, counters are plain integers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from relay_core.clock import Clock
+from relay_core.delivery import Delivery, Status
+from relay_core.event_log import EventLog
+from relay_core.events import EventKind
+from relay_core.index import Index, PublishRow
+from relay_core.metrics import BUDGET_CODES, Metrics
+
+
+class Recorder:
+    """Note what happens to messages."""
+
+    def __init__(self, index: Index, metrics: Metrics, events: EventLog, clock: Clock) -> None:
+        self.index = index
+        self.metrics = metrics
+        self.events = events
+        self._clock = clock
+
+    def published(self, row: PublishRow, *, hops: int, calls: int, started: float) -> None:
+        """Note a publish that passed the gates, or was dead-lettered there."""
+        self.index.note(row)
+        self.metrics.published(row.size, started)
+        # fmt: off
+        self.events.emit_row((
+            row.created_ms, EventKind.PUBLISH, row.id, row.trace_id, row.parent_id, row.subject, row.sender,
+            None, None, row.status, None, None, None, None, None, hops, calls, row.size, None, None,
+        ))
+        # fmt: on
+
+    def refused(self, delivery: Delivery) -> None:
+        """Note that a rule turned a message away from a target, or altogether (target ``*``)."""
+        self.index.note(delivery)
+        code = delivery.code or "refused"
+        self.metrics.refusals[code] += 1
+        self._event(EventKind.REFUSED, delivery)
+
+    def stored(self, delivery: Delivery) -> None:
+        """Note that a mailbox has a message."""
+        self.index.note(delivery)
+        self.metrics.deliveries[Status.NEW] += 1
+        stored = delivery.stored_ms or delivery.sent_ms
+        store_us = int((stored - delivery.sent_ms) * 1000)
+        # fmt: off
+        self.events.emit_row((
+            int(stored), EventKind.STORED, delivery.message_id, delivery.trace_id, delivery.parent_id,
+            delivery.subject, delivery.sender, delivery.target, delivery.kind, Status.NEW, None,
+            store_us, None, None, store_us, delivery.hops_after, delivery.calls_after, delivery.size, None, None,
+        ))
+        # fmt: on
+
+    def claimed(self, delivery: Delivery) -> None:
+        """Note that a pull consumer holds a message."""
+        delivery.status = Status.CUR
+        self.index.note(delivery)
+
+    def handled(self, delivery: Delivery) -> None:
+        """Note that a delivery's handlers are through (status done or partial)."""
+        self.index.note(delivery)
+        self.metrics.deliveries[delivery.status] += 1
+        queue_us, handle_us, total_us = _latencies(delivery)
+        self.metrics.handled(queue_us, handle_us, total_us)
+        # fmt: off
+        self.events.emit_row((
+            int(delivery.handled_ms or 0), EventKind.HANDLED, delivery.message_id, delivery.trace_id,
+            delivery.parent_id, delivery.subject, delivery.sender, delivery.target, delivery.kind, delivery.status,
+            delivery.code, None, queue_us, handle_us, total_us, delivery.hops_after, delivery.calls_after,
+            delivery.size, None, delivery.reason,
+        ))
+        # fmt: on
+
+    def parked(self, delivery: Delivery, *, dead: bool) -> None:
+        """Note a message in ``failed/``: a dead letter, or a failed target's copy kept aside."""
+        self.index.note(delivery)
+        code = delivery.code or "failed"
+        self.metrics.deliveries[delivery.status] += 1
+        if code in BUDGET_CODES:
+            self.metrics.budget_rejections[code] += 1
+        if delivery.status == Status.NO_SUBSCRIBER:
+            self.metrics.no_subscriber += 1
+        if delivery.claimed_ms is not None:
+            self._event(EventKind.FAILED, delivery)
+        if code == "expired":
+            self._event(EventKind.EXPIRED, delivery)
+        if dead:
+            self.metrics.dead_letters[code] += 1
+            self._event(EventKind.DEAD_LETTER, delivery)
+
+    def replayed(self, delivery: Delivery) -> None:
+        """Note that an operator has put a dead letter back on its way."""
+        self.index.note(delivery)
+        self._event(EventKind.REPLAYED, delivery)
+
+    def removed(self, delivery: Delivery) -> None:
+        """Note that a dead letter is gone: purged, or replaced by an edited copy."""
+        self.index.note(delivery)
+        self._event(EventKind.DEAD_LETTER, delivery)
+
+    def event(self, kind: EventKind, **fields: Any) -> None:
+        """Note something that is not about one message."""
+        self.events.emit(kind, **fields)
+
+    def _event(self, kind: EventKind, delivery: Delivery) -> None:
+        queue_us, handle_us, total_us = _latencies(delivery)
+        self.events.emit(
+            kind,
+            time=self._clock.now_ms(),
+            message_id=delivery.message_id,
+            trace_id=delivery.trace_id,
+            parent_id=delivery.parent_id,
+            subject=delivery.subject,
+            sender=delivery.sender,
+            target=delivery.target,
+            target_kind=delivery.kind,
+            status=delivery.status,
+            code=delivery.code,
+            queue_us=queue_us or None,
+            handle_us=handle_us or None,
+            total_us=total_us or None,
+            hop_count=delivery.hops_after,
+            calls_left=delivery.calls_after,
+            bytes=delivery.size,
+            detail=delivery.reason,
+        )
+
+
+def _latencies(delivery: Delivery) -> tuple[int, int, int]:
+    handled = delivery.handled_ms
+    claimed = delivery.claimed_ms
+    if handled is None or claimed is None:
+        return 0, 0, 0
+    stored = delivery.stored_ms if delivery.stored_ms is not None else claimed
+    return (
+        int((claimed - stored) * 1000),
+        int((handled - claimed) * 1000),
+        int((handled - delivery.sent_ms) * 1000),
+    )

@@ -1,0 +1,107 @@
+"""What a start does with what the last process left behind.
+
+1. Segments written with fsync: the last op on each message decides; where the Maildir disagrees
+   (power was lost before its files were written back) it is completed from the journal.
+2. Segments written with os: a transaction without its ``done`` was cut short by a kill before
+   anybody could see it; its ops are carried out, each at most once.
+3. A message both in ``cur/`` and ``failed/`` was being parked: the record in ``failed/`` stands.
+4. Every other message in ``cur/`` may have been handled: the caller parks it as `interrupted`.
+
+Carrying out an op twice changes nothing, so a crash during recovery is repaired by the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from relay_core.journal import Journal, read_segment, segments, sync_file_system
+from relay_core.maildir import CUR, FAILED, NEW, STATES, Maildir, Unreadable
+
+_NO_LIMIT = 1 << 40
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What the journal told."""
+
+    completed: int = 0
+    """Messages that had to be completed from the journal."""
+    outcomes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Dedupe id → the outcome of its publish."""
+
+
+def recover(journal: Journal, maildir: Callable[[str], Maildir]) -> Recovered:
+    """Bring the Maildir up to date with the journal, then drop the journal's old segments."""
+    recovered = Recovered()
+    states: dict[tuple[str, str], tuple[str, Any]] = {}
+    pending: dict[str, list[list[Any]]] = {}
+    old = segments(journal.directory)
+    synced = False
+    for sequence, path in old:
+        for record in read_segment(sequence, path):
+            if "done" in record:
+                pending.pop(record["done"], None)
+                continue
+            synced = synced or record.get("sync", False)
+            if "dedupe" in record:
+                recovered.outcomes[record["dedupe"]] = record["result"]
+            if record.get("sync"):
+                for op, mailbox, message, *data in record["ops"]:
+                    states[mailbox, message] = (op, data[0] if data else None)
+            else:
+                pending[record["id"]] = record["ops"]
+    for (mailbox, message), (op, data) in states.items():
+        recovered.completed += _restore(maildir(mailbox), op, message, data)
+    for ops in pending.values():
+        for op, mailbox, message, *data in ops:
+            recovered.completed += _restore(maildir(mailbox), op, message, data[0] if data else None)
+    if synced:
+        sync_file_system(journal.directory)
+    for _, path in old:
+        path.unlink(missing_ok=True)
+    return recovered
+
+
+def _restore(box: Maildir, op: str, message: str, data: Any) -> int:
+    """Make one message's place agree with its op; return 1 if something had to be done."""
+    where = {state for state in STATES if _whole(box, state, message)}
+    changed = False
+    if op in ("new", "again"):
+        if op == "again" and FAILED in where and where & {NEW, CUR}:
+            changed = box.remove(FAILED, message)
+        elif not where or (op == "again" and where == {FAILED}):
+            _clear(box, message)
+            box.create(sync=True)
+            box.write(message, orjson.dumps(data))
+            changed = True
+    elif op == "failed":
+        if FAILED not in where:
+            box.create(sync=True)
+            box.write_failed(message, orjson.dumps(data))
+            changed = True
+        changed = box.remove(NEW, message) or changed
+        changed = box.remove(CUR, message) or changed
+    elif op == "gone":
+        changed = _clear(box, message)
+    return int(changed)
+
+
+def _clear(box: Maildir, message: str) -> bool:
+    return any([box.remove(state, message) for state in STATES])
+
+
+def _whole(box: Maildir, state: str, message: str) -> bool:
+    """Tell whether the message is there in full: power loss leaves empty or zeroed files."""
+    try:
+        orjson.loads(box.read(state, message, limit=_NO_LIMIT))
+    except FileNotFoundError:
+        return False
+    except Unreadable:
+        return True  # somebody else's file: not ours to repair
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,43 @@
+"""What a publish tells its caller."""
+
+from __future__ import annotations
+
+from relay_core.model import WireModel
+
+
+class Reason:
+    """Why a target refused a message."""
+
+    BACKPRESSURE = "backpressure"
+    CIRCUIT_OPEN = "circuit_open"
+    RATE_LIMITED = "rate_limited"
+    BUDGET_EXCEEDED = "budget_exceeded"
+
+
+class Rejection(WireModel):
+    """A target that refused, and why; ``*`` where the publish itself was refused."""
+
+    endpoint_hash: str
+    reason: str
+
+
+class AdapterResult(WireModel):
+    """What an adapter did with its copy."""
+
+    adapter_id: str
+    status: str
+    """``delivered``, ``failed``, ``queued`` (still waiting when the answer was due) or ``refused``."""
+    error: str | None = None
+    duration_ms: float | None = None
+
+
+class PublishResult(WireModel):
+    """The outcome of a publish; empty parts are left out of its JSON."""
+
+    message_id: str
+    delivered_to: int
+    """Targets that took the message."""
+    rejected: tuple[Rejection, ...] | None = None
+    mailbox_pressure: dict[str, float] | None = None
+    """How full each mailbox was, 0 to 1."""
+    adapter_results: tuple[AdapterResult, ...] | None = None

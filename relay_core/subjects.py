@@ -1,0 +1,83 @@
+"""Subjects: dot-separated names, and patterns over them.
+
+1. A token is ``[A-Za-z0-9_-]+``; at most 16 tokens and 255 characters.
+2. In a pattern, ``*`` stands for exactly one token and ``>``, only as the last token, for one or more.
+3. Matching is case-sensitive. A wildcard is a whole token, never part of one.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from hashlib import sha256
+
+from relay_core.errors import InvalidSubject
+
+MAX_TOKENS = 16
+MAX_LENGTH = 255
+
+_SUBJECT = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
+_TOKEN = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def validate_subject(subject: str, *, allow_wildcards: bool = False) -> None:
+    """Check a subject, or a pattern where wildcards are allowed.
+
+    Raises:
+        InvalidSubject: with a sentence that names the offending part.
+    """
+    if isinstance(subject, str) and len(subject) <= MAX_LENGTH:
+        if _SUBJECT.fullmatch(subject) and subject.count(".") < MAX_TOKENS:
+            return
+    _explain(subject, allow_wildcards)
+
+
+def is_pattern(subject: str) -> bool:
+    """Tell whether a valid subject has wildcards."""
+    return "*" in subject or ">" in subject
+
+
+def matches_pattern(subject: str, pattern: str) -> bool:
+    """Tell whether a subject matches a pattern."""
+    tokens = subject.split(".")
+    wanted = pattern.split(".")
+    for position, want in enumerate(wanted):
+        if want == ">":
+            return len(tokens) > position
+        if position >= len(tokens) or (want != "*" and want != tokens[position]):
+            return False
+    return len(tokens) == len(wanted)
+
+
+@lru_cache(maxsize=65_536)
+def subject_hash(subject: str) -> str:
+    """Return the name of the subject's mailbox directory."""
+    return sha256(subject.encode()).hexdigest()[:12]
+
+
+def _explain(subject: str, allow_wildcards: bool) -> None:
+    if not isinstance(subject, str):
+        raise InvalidSubject(f"a subject must be text, not {type(subject).__name__}")
+    shown = subject if len(subject) <= 80 else subject[:77] + "..."
+    if not subject:
+        raise InvalidSubject("a subject must not be empty", subject=subject)
+    if len(subject) > MAX_LENGTH:
+        raise InvalidSubject(
+            f"subject {shown!r} has {len(subject)} characters, the limit is {MAX_LENGTH}", subject=subject
+        )
+    tokens = subject.split(".")
+    if len(tokens) > MAX_TOKENS:
+        raise InvalidSubject(f"subject {shown!r} has {len(tokens)} tokens, the limit is {MAX_TOKENS}", subject=subject)
+    for position, token in enumerate(tokens):
+        if not token:
+            raise InvalidSubject(f"subject {shown!r} has an empty token: remove the extra dot", subject=subject)
+        if token in ("*", ">"):
+            if not allow_wildcards:
+                raise InvalidSubject(f"subject {shown!r} must not contain the wildcard {token!r}", subject=subject)
+            if token == ">" and position != len(tokens) - 1:
+                raise InvalidSubject(f"in pattern {shown!r} '>' must be the last token", subject=subject)
+        elif not _TOKEN.fullmatch(token):
+            raise InvalidSubject(
+                f"subject {shown!r} has the token {token!r}: only letters, digits, '_' and '-' are allowed",
+                subject=subject,
+            )

@@ -1,0 +1,116 @@
+"""Subscriptions: live handlers for the messages of a subject or a pattern.
+
+A subscription is a live object: it ends with `close`, with its process, or with its `async with`
+block, and is never restored. A coroutine function runs on the event loop; any other callable runs
+in a thread, so that a handler that blocks delays its own mailbox and nobody's publish.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Any
+
+from relay_core.envelope import Envelope
+from relay_core.subjects import validate_subject
+from relay_core.trie import SubjectTrie
+
+Handler = Callable[[Envelope], Awaitable[Any] | Any]
+
+_HANDLER_THREADS = 64
+
+
+class Subscription:
+    """One handler and the pattern it listens to."""
+
+    def __init__(self, id: str, pattern: str, created_at: str, handler: Handler, owner: Subscriptions) -> None:
+        self.id = id
+        self.pattern = pattern
+        self.created_at = created_at
+        self.name = getattr(handler, "__qualname__", type(handler).__name__)
+        self._handler = handler
+        self._owner = owner
+        self.on_change: Callable[[Subscription], None] | None = None
+        """Told when the subscription has ended."""
+        self._on_loop = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
+            getattr(handler, "__call__", None)  # noqa: B004 - an object whose __call__ is async
+        )
+
+    async def deliver(self, envelope: Envelope) -> None:
+        """Run the handler on a message; whatever it raises is a failure."""
+        if self._on_loop:
+            await self._handler(envelope)
+            return
+        loop = asyncio.get_running_loop()
+        result = await loop.run_in_executor(self._owner.threads(), self._handler, envelope)
+        if inspect.isawaitable(result):
+            await result
+
+    async def close(self) -> None:
+        """Receive nothing more; a message under way is still finished."""
+        self._owner.remove(self)
+        if self.on_change is not None:
+            self.on_change(self)
+
+    async def __aenter__(self) -> Subscription:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class Subscriptions:
+    """All live subscriptions, found by subject."""
+
+    def __init__(self) -> None:
+        self._trie: SubjectTrie[Subscription] = SubjectTrie()
+        self._threads: ThreadPoolExecutor | None = None
+        self.version = 0
+        """Changes whenever a subscription comes or goes."""
+
+    def __len__(self) -> int:
+        return len(self._trie)
+
+    def add(self, id: str, pattern: str, created_at: str, handler: Handler) -> Subscription:
+        """Start a subscription.
+
+        Raises:
+            InvalidSubject: if the pattern breaks the naming rules.
+            TypeError: if the handler cannot be called.
+        """
+        validate_subject(pattern, allow_wildcards=True)
+        if not callable(handler):
+            raise TypeError(f"a handler must be callable, not {type(handler).__name__}")
+        subscription = Subscription(id, pattern, created_at, handler, self)
+        self._trie.add(pattern, subscription)
+        self.version += 1
+        return subscription
+
+    def remove(self, subscription: Subscription) -> None:
+        """End a subscription; ending it again changes nothing."""
+        if self._trie.remove(subscription.pattern, subscription):
+            self.version += 1
+
+    def match(self, subject: str) -> list[Subscription]:
+        """Return the subscriptions that listen to a subject."""
+        return self._trie.match(subject)
+
+    def all(self) -> list[Subscription]:
+        """Return every subscription, oldest first."""
+        return sorted(self._trie, key=lambda subscription: subscription.id)
+
+    def threads(self) -> ThreadPoolExecutor:
+        """Return the threads for handlers that may block."""
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(_HANDLER_THREADS, thread_name_prefix="relay-handler")
+        return self._threads
+
+    def close(self) -> None:
+        """Let go of the handlers' threads; one that hangs is not waited for."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,51 @@
+"""Every background task has this owner.
+
+An `asyncio.TaskGroup` ends all its tasks when one fails and must be left by the task that entered
+it; a bus must do neither. Here a task that fails is logged and stops nobody, and `close` may be
+called from anywhere. This is the one place that makes tasks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+
+class Tasks:
+    """Hold background tasks until they end or are closed."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def start(self, work: Coroutine[Any, Any, Any], *, name: str) -> asyncio.Task[Any] | None:
+        """Run work in the background; after `close` it is dropped."""
+        if self._closed:
+            work.close()
+            return None
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    async def close(self, *, grace: float = 0.0) -> None:
+        """Wait for tasks to end by themselves, then cancel those that have not."""
+        self._closed = True
+        if self._tasks and grace > 0:
+            await asyncio.wait(self._tasks, timeout=grace)
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("background task %s failed", task.get_name(), exc_info=error)

@@ -1,0 +1,1 @@
+"""The tests, which mirror the packages; `python3 -m tests` sets up everything and runs them all."""

@@ -1,0 +1,237 @@
+"""BatchThread: everything put is flushed once, in order, in few batches, whatever flush does."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, Future
+
+import pytest
+
+from relay_core.batches import BatchThread
+from relay_core.errors import Closed
+
+WAIT = 30
+NEVER = 3600.0
+"""A linger that ends only by being cut short."""
+
+Start = Callable[..., BatchThread[int]]
+
+
+@pytest.fixture(autouse=True)
+def _threads_interleave() -> Iterator[None]:
+    """Switch threads as often as possible: a race that is there shall show."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    threads: list[BatchThread[int]] = []
+
+    def build(flush: Callable[[list[int]], None], **options: object) -> BatchThread[int]:
+        thread: BatchThread[int] = BatchThread("test", flush, **options)  # type: ignore[arg-type]
+        thread.start()
+        threads.append(thread)
+        return thread
+
+    yield build
+    for thread in threads:
+        thread.close()
+
+
+def test_a_batch_builds_up_until_a_barrier_asks_for_it(start: Start) -> None:
+    batches: list[list[int]] = []
+    thread = start(batches.append, linger=NEVER)
+    for item in range(1000):
+        thread.put(item)
+    assert batches == []
+    thread.barrier().result(WAIT)
+    assert batches == [list(range(1000))]
+    assert thread.waiting == 0
+
+
+def test_items_are_flushed_after_the_linger_without_being_asked_for(start: Start) -> None:
+    flushed = threading.Event()
+    thread = start(lambda batch: flushed.set(), linger=0.001)
+    thread.put(1)
+    assert flushed.wait(WAIT)
+
+
+def test_a_barrier_with_nothing_before_it_resolves_and_flushes_nothing(start: Start) -> None:
+    batches: list[list[int]] = []
+    thread = start(batches.append, linger=NEVER)
+    thread.barrier().result(WAIT)
+    thread.barrier().result(WAIT)
+    assert batches == []
+
+
+def test_many_threads_lose_nothing_and_keep_their_own_order(start: Start) -> None:
+    flushed: list[int] = []
+    thread = start(flushed.extend, linger=0)
+    each = 20_000
+
+    def produce(number: int) -> None:
+        for item in range(each):
+            thread.put(number * each + item)
+        thread.barrier().result(WAIT)
+
+    producers = [threading.Thread(target=produce, args=(number,)) for number in range(4)]
+    for producer in producers:
+        producer.start()
+    for producer in producers:
+        producer.join(WAIT)
+    assert sorted(flushed) == list(range(4 * each))
+    for number in range(4):
+        mine = [item for item in flushed if item // each == number]
+        assert mine == sorted(mine)
+
+
+def test_a_barrier_covers_what_its_own_thread_put_before_it(start: Start) -> None:
+    flushed: set[int] = set()
+    thread = start(flushed.update, linger=0)
+    for item in range(500):
+        thread.put(item)
+        thread.barrier().result(WAIT)
+        assert item in flushed
+
+
+def test_a_flush_in_a_long_c_call_holds_up_no_put(start: Start) -> None:
+    reader, writer = os.pipe()
+    entered = threading.Event()
+    batches: list[list[int]] = []
+
+    def flush(batch: list[int]) -> None:
+        batches.append(batch)
+        if len(batches) == 1:
+            entered.set()
+            os.read(reader, 1)  # without the GIL until the test writes
+
+    thread = start(flush, linger=NEVER)
+    thread.put(1)
+    first = thread.barrier()
+    assert entered.wait(WAIT)
+    thread.put(2)
+    thread.put(3)
+    second = thread.barrier()
+    assert not first.done()
+    assert not second.done()
+    os.write(writer, b"!")
+    second.result(WAIT)
+    assert batches == [[1], [2, 3]]
+    os.close(reader)
+    os.close(writer)
+
+
+def test_beyond_the_limit_put_drops_and_counts(start: Start) -> None:
+    flushed: list[int] = []
+    thread = start(flushed.extend, linger=NEVER, limit=10)
+    for item in range(25):
+        thread.put(item)
+    assert (thread.waiting, thread.dropped) == (10, 15)
+    thread.barrier().result(WAIT)
+    thread.put(99)
+    thread.barrier().result(WAIT)
+    assert flushed == [*range(10), 99]
+
+
+def test_a_failing_flush_is_counted_reported_and_logged_once_and_the_thread_lives_on(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    flushed: list[int] = []
+    reported: list[tuple[str, list[int]]] = []
+    broken = True
+
+    def flush(batch: list[int]) -> None:
+        if broken:
+            raise OSError("disk gone")
+        flushed.extend(batch)
+
+    def report(error: Exception, batch: list[int]) -> None:
+        reported.append((str(error), batch))
+        raise RuntimeError("the report fails as well")
+
+    thread = start(flush, linger=NEVER, on_error=report)
+    with caplog.at_level(logging.WARNING, logger="relay_core.batches"):
+        for item in (1, 2):
+            thread.put(item)
+            thread.barrier().result(WAIT)
+        broken = False
+        thread.put(3)
+        thread.barrier().result(WAIT)
+    assert flushed == [3]
+    assert thread.failures == 2
+    assert reported == [("disk gone", [1]), ("disk gone", [2])]
+    logged = [record.getMessage() for record in caplog.records]
+    assert sum("could not be flushed" in message for message in logged) == 1
+    assert sum("flushed again" in message for message in logged) == 1
+
+
+def test_submit_runs_on_the_thread_after_what_was_put_before(start: Start) -> None:
+    flushed: list[int] = []
+    thread = start(flushed.extend, linger=NEVER)
+    thread.put(1)
+    name, seen = thread.submit(lambda: (threading.current_thread().name, list(flushed))).result(WAIT)
+    assert (name, seen) == ("test", [1])
+
+
+def test_an_error_in_a_submitted_call_is_its_callers(start: Start) -> None:
+    thread = start(lambda batch: None)
+    with pytest.raises(ZeroDivisionError):
+        thread.submit(lambda: 1 // 0).result(WAIT)
+    thread.barrier().result(WAIT)
+
+
+def test_a_cancelled_barrier_harms_nobody(start: Start) -> None:
+    entered, go_on = threading.Event(), threading.Event()
+
+    def flush(batch: list[int]) -> None:
+        entered.set()
+        go_on.wait(WAIT)
+
+    thread = start(flush, linger=0)
+    thread.put(1)
+    assert entered.wait(WAIT)
+    cancelled: Future[None] = thread.barrier()
+    kept = thread.barrier()
+    assert cancelled.cancel()
+    go_on.set()
+    kept.result(WAIT)
+    with pytest.raises(CancelledError):
+        cancelled.result(WAIT)
+
+
+def test_close_flushes_what_waits_and_joins(start: Start) -> None:
+    flushed: list[int] = []
+    thread = start(flushed.extend, linger=NEVER)
+    thread.put(1)
+    waiting = thread.barrier()
+    thread.put(2)
+    thread.close()
+    assert flushed == [1, 2]
+    assert waiting.done()
+    assert "test" not in {each.name for each in threading.enumerate()}
+
+
+def test_after_close_a_put_is_dropped_and_a_barrier_refused(start: Start) -> None:
+    flushed: list[int] = []
+    thread = start(flushed.extend)
+    thread.close()
+    thread.close()
+    thread.put(1)
+    assert (flushed, thread.dropped) == ([], 1)
+    with pytest.raises(Closed):
+        thread.barrier()
+
+
+def test_closing_a_thread_that_was_never_started_still_flushes() -> None:
+    flushed: list[int] = []
+    thread: BatchThread[int] = BatchThread("test", flushed.extend)
+    thread.put(1)
+    thread.close()
+    assert flushed == [1]

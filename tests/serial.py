@@ -1,0 +1,63 @@
+"""Tests marked `serial` run alone, also where pytest-xdist runs the others in parallel. A pytest plugin.
+
+They come last. A pair of locks, shared by the workers of a run, keeps everything else apart from them: every test
+passes the door; a serial one keeps it shut and waits until the room is empty. Waiting is done outside of the test, so
+that it does not count towards its timeout. (xdist's own groups would only keep them on one worker, beside the tests of
+the other.)
+"""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import tempfile
+from collections.abc import Generator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_locks = pytest.StashKey[Path]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Find the directory of the locks, which the run's first process makes and removes."""
+    if hasattr(config, "workerinput"):
+        config.stash[_locks] = Path(config.workerinput["serial_locks"])
+    elif config.getoption("dist", "no") != "no":
+        config.stash[_locks] = Path(tempfile.mkdtemp(prefix="relay-tests-"))
+        config.add_cleanup(lambda: shutil.rmtree(config.stash[_locks]))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a worker where the locks are."""
+    node.workerinput["serial_locks"] = str(node.config.stash[_locks])
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the serial tests last."""
+    items.sort(key=is_serial)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Run a test in company, or alone."""
+    with ExitStack() as held:
+        if _locks in item.config.stash:
+            door = held.enter_context(open(item.config.stash[_locks] / "door", "wb"))
+            room = held.enter_context(open(item.config.stash[_locks] / "room", "wb"))
+            fcntl.flock(door, fcntl.LOCK_EX)
+            if is_serial(item):
+                fcntl.flock(room, fcntl.LOCK_EX)
+            else:
+                fcntl.flock(room, fcntl.LOCK_SH)
+                fcntl.flock(door, fcntl.LOCK_UN)
+        return (yield)
+
+
+def is_serial(item: pytest.Item) -> bool:
+    """Tell whether a test must run alone."""
+    return item.get_closest_marker("serial") is not None
