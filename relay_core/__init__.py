@@ -5,6 +5,7 @@ messages reach handlers) and `maildir.py`, `journal.py` and `commit.py` (how the
 """
 
 from relay_core.access import AccessRule
+from relay_core.adapter import Adapter, AdapterContext, AdapterState, AdapterStatus, DeliveryContext, DeliveryResult
 from relay_core.backpressure import check_backpressure
 from relay_core.breaker import CircuitBreakers, CircuitState
 from relay_core.budget import create_default_budget, enforce_budget
@@ -52,7 +53,11 @@ __version__ = "0.1.0"
 __all__ = [
     "AccessDenied",
     "AccessRule",
+    "Adapter",
+    "AdapterContext",
     "AdapterResult",
+    "AdapterState",
+    "AdapterStatus",
     "Attachment",
     "BackpressureConfig",
     "Budget",
@@ -68,6 +73,8 @@ __all__ = [
     "DeadLetter",
     "DeadLetterFilter",
     "DeadLetterGroup",
+    "DeliveryContext",
+    "DeliveryResult",
     "DispatchConfig",
     "Endpoint",
     "Envelope",

@@ -1,26 +1,222 @@
-"""stub"""
+"""All adapters: which there are, what they match, and how they come, change places and go.
+
+1. Adding: the shape is checked, the adapter is started, its mailbox is opened, and only then does it
+   match. If any of that fails, nothing of it stays.
+2. Replacing (hot reload): the new one is started first, then takes over patterns and mailbox in one
+   step, then the old one is drained and stopped. If the new one does not start, the old one stays.
+   The mailbox has one dispatcher, so no message is lost, doubled or overtaken.
+3. Removing: nothing more matches, the message under way is finished, the adapter is stopped. Its mail
+   stays on disk and waits for an adapter of the same id.
+4. Closing the bus drains and stops all of them, at the same time. They match until the end: what is
+   published meanwhile is stored for the next start.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
+from relay_core.adapter import Adapter, AdapterContext, AdapterState
+from relay_core.adapter_host import AdapterHost, note_adapter, read_status, stop_adapter
+from relay_core.adapter_shape import AdapterShape, read_shape
+from relay_core.delivery import TargetKind
 from relay_core.dispatch import Consumer
+from relay_core.errors import Closed, ConfigError, NotFound, RelayError
+from relay_core.files import storage_error
 from relay_core.mailbox import Mailbox
+from relay_core.notices import Notices
 from relay_core.publication import Target
+from relay_core.trie import SubjectTrie
+
+if TYPE_CHECKING:
+    from relay_core.bus import Bus
+
+START_TIMEOUT_SECS = 30.0
+DRAIN_TIMEOUT_SECS = 10.0
 
 
 class Adapters:
-    """All adapters."""
+    """The adapters of a bus."""
 
-    def __init__(self, bus: Any) -> None:
+    def __init__(self, bus: Bus) -> None:
         self._bus = bus
+        self._hosts: dict[str, AdapterHost] = {}
+        self._by_mailbox: dict[str, AdapterHost] = {}
+        self._patterns: SubjectTrie[AdapterHost] = SubjectTrie()
+        self._changing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """One change of an adapter at a time, by id."""
+        self._closed = False
+        self._notices = Notices(bus)
+
+    async def __aenter__(self) -> Self:
+        self._notices.flush()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
 
     def targets(self, subject: str, origin: str | None) -> list[Target]:
-        return []
+        """Return the adapters that take a subject's messages, highest priority first, but not their origin."""
+        if not self._hosts:
+            return []
+        hosts = {host.name: host for host in self._patterns.match(subject)}
+        if origin is not None:
+            hosts.pop(origin, None)
+        return [host.target() for host in sorted(hosts.values(), key=_by_priority)]
 
     def consumers(self, mailbox: Mailbox) -> tuple[Sequence[Consumer], float]:
-        return (), 0.0
+        """Return the adapter that handles a mailbox's next message, if it can take one, and its timeout."""
+        host = self._by_mailbox.get(mailbox.hash)
+        return host.consumers() if host is not None else ((), 0.0)
+
+    async def add(self, adapter: Adapter, *, start_timeout: float = START_TIMEOUT_SECS) -> AdapterState:
+        """Start an adapter and give it its messages, those that wait already first.
+
+        Raises:
+            ConfigError: if it has not the shape of an adapter, or its id is taken.
+            RelayError: with code `adapter_failed`, if it does not start.
+        """
+        shape = read_shape(adapter)
+        async with self._changing[shape.id]:
+            if shape.id in self._hosts:
+                raise ConfigError(f"there is an adapter {shape.id} already: replace it, or choose another id", key="id")
+            host = await self._start(adapter, shape, start_timeout)
+            self._enter(host)
+            return host.state()
+
+    async def replace(
+        self,
+        adapter: Adapter,
+        *,
+        start_timeout: float = START_TIMEOUT_SECS,
+        drain_timeout: float = DRAIN_TIMEOUT_SECS,
+    ) -> AdapterState:
+        """Put an adapter in the place of the one with the same id; return once that one has stopped.
+
+        Raises:
+            ConfigError: if it has not the shape of an adapter; the old one stays.
+            RelayError: with code `adapter_failed`, if it does not start; the old one stays.
+            NotFound: if there is none to replace.
+        """
+        shape = read_shape(adapter)
+        async with self._changing[shape.id]:
+            old = self._host(shape.id)
+            host = await self._start(adapter, shape, start_timeout)
+            host.tally = old.tally
+            self._forget_patterns(old)
+            self._enter(host)
+            await old.leave(drain_timeout, "replaced")
+            return host.state()
+
+    async def remove(self, adapter_id: str, *, drain_timeout: float = DRAIN_TIMEOUT_SECS) -> None:
+        """Stop an adapter; its mail stays on disk.
+
+        Raises:
+            NotFound: if there is none.
+        """
+        async with self._changing[adapter_id]:
+            host = self._host(adapter_id)
+            self._forget_patterns(host)
+            del self._hosts[adapter_id]
+            try:
+                await host.leave(drain_timeout, "removed")
+            finally:
+                del self._by_mailbox[host.mailbox.hash]
+                host.mailbox.keep = False
+            await asyncio.to_thread(self._bus.mailboxes.unregister, host.mailbox)
+            note_adapter(self._bus, host.mailbox, adapter_id, "removed", None)
+
+    async def probe(self, adapter_id: str | None = None) -> list[AdapterState]:
+        """Ask one adapter, or all, whether they are well; return how they are doing.
+
+        Raises:
+            NotFound: if there is none with that id.
+        """
+        hosts = list(self._hosts.values()) if adapter_id is None else [self._host(adapter_id)]
+        async with asyncio.TaskGroup() as group:
+            for host in hosts:
+                group.create_task(host.probe())
+        return [host.state() for host in hosts]
+
+    def states(self) -> list[AdapterState]:
+        """Return how every adapter is doing, by id."""
+        return [self._hosts[name].state() for name in sorted(self._hosts)]
 
     async def close(self) -> None:
-        return
+        """Drain and stop all adapters."""
+        self._closed = True
+        async with asyncio.TaskGroup() as group:
+            for host in self._hosts.values():
+                group.create_task(host.leave(DRAIN_TIMEOUT_SECS, "the bus is closing"))
+
+    async def _start(self, adapter: Adapter, shape: AdapterShape, timeout: float) -> AdapterHost:
+        """Start an adapter that matches nothing yet; if that fails it is stopped again."""
+        bus = self._bus
+        context = AdapterContext(bus, shape.id, private_directory(bus.data_dir.path / "adapters" / shape.id))
+        try:
+            await _start_adapter(adapter, context, shape.id, timeout)
+            mailbox = await bus.open_mailbox(shape.subject, TargetKind.ADAPTER, registered=True)
+            if self._closed:
+                raise Closed("the bus is closing")
+        except BaseException:
+            await stop_adapter(adapter, shape.id)
+            context.close()
+            raise
+        return AdapterHost(bus, adapter, shape, context, mailbox)
+
+    def _enter(self, host: AdapterHost) -> None:
+        self._hosts[host.name] = host
+        self._by_mailbox[host.mailbox.hash] = host
+        for pattern in host.shape.patterns:
+            self._patterns.add(pattern, host)
+        host.offer()
+        self._notices.flush()
+
+    def _forget_patterns(self, host: AdapterHost) -> None:
+        for pattern in host.shape.patterns:
+            self._patterns.remove(pattern, host)
+
+    def _host(self, adapter_id: str) -> AdapterHost:
+        host = self._hosts.get(adapter_id)
+        if host is None:
+            raise NotFound(f"no adapter {adapter_id}", what=adapter_id)
+        return host
+
+
+def private_directory(path: Path) -> Path:
+    """Return a directory that only its owner can enter, made if need be.
+
+    Raises:
+        StorageError: if the disk refuses.
+    """
+    try:
+        for directory in (path.parent, path):
+            directory.mkdir(mode=0o700, exist_ok=True)
+            directory.chmod(0o700)
+    except OSError as error:
+        raise storage_error("use", path, error) from error
+    return path
+
+
+async def _start_adapter(adapter: Adapter, context: AdapterContext, name: str, timeout: float) -> None:
+    limit = asyncio.timeout(timeout)
+    try:
+        async with limit:
+            await adapter.start(context)
+    except Exception as error:
+        why = f"no answer within {timeout:g} s" if limit.expired() else f"{type(error).__name__}: {error}"
+        raise RelayError(f"adapter {name} did not start: {why}", code="adapter_failed") from error
+    status = read_status(adapter)
+    if status.state == "error":
+        why = status.detail or "its status is error"
+        raise RelayError(f"adapter {name} did not start: {why}", code="adapter_failed")
+
+
+def _by_priority(host: AdapterHost) -> tuple[int, str]:
+    return -host.shape.priority, host.name

@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 
 import orjson
 
@@ -26,6 +27,7 @@ from relay_core.datadir import DataDir
 from relay_core.deadletter_store import DeadLetterStore
 from relay_core.deadletters import Code
 from relay_core.dedupe import Dedupe
+from relay_core.deliver import Deliver
 from relay_core.delivery import TargetKind
 from relay_core.dispatch import Consumer, Dispatch
 from relay_core.errors import ConfigError
@@ -42,7 +44,19 @@ from relay_core.maildir import CUR, FAILED
 from relay_core.metrics import Metrics
 from relay_core.parents import Parents
 from relay_core.parking import Parking
-from relay_core.pipeline import Access, BudgetGate, Deliver, Graves, Match, RateLimit, Settle, Stage, Stamp, Validate
+from relay_core.pipeline import (
+    Access,
+    BudgetGate,
+    Graves,
+    Match,
+    RateLimit,
+    Settle,
+    Stage,
+    Stamp,
+    Validate,
+    run_pipeline,
+)
+from relay_core.publication import Publication
 from relay_core.ratelimit import RateLimiter
 from relay_core.recorder import Recorder
 from relay_core.recovery import Recovered, recover
@@ -72,6 +86,9 @@ class Bus:
         """Why the config.json that is there is not in force."""
         self.clock = clock
         self.tasks = Tasks()
+        """Work that gets a moment to end when the bus closes: messages under way."""
+        self.background = Tasks()
+        """Work that can be broken off at any time."""
         self.new_id = UlidFactory(clock)
         self.signals = SignalHub()
         self.subscriptions = Subscriptions()
@@ -95,7 +112,7 @@ class Bus:
             await stack.enter_async_context(self.events)
             self.journal.open()
             self.commits.open()
-            stack.push_async_callback(asyncio.to_thread, self.commits.close)
+            stack.push_async_callback(self.commits.close)
             self._remember(recovered)
             self._apply_config()
             for mailbox, bad in strays:
@@ -106,11 +123,12 @@ class Bus:
             for mailbox in self.mailboxes:
                 self.drops.add(mailbox.hash, mailbox.maildir.path / "new")
             await stack.enter_async_context(self.operator_files)
-            stack.push_async_callback(self.tasks.close, grace=CLOSE_GRACE_SECS)
             stack.callback(self.subscriptions.close)
+            stack.push_async_callback(self.tasks.close, grace=CLOSE_GRACE_SECS)
+            stack.push_async_callback(self.background.close)
             stack.callback(self.dispatch.stop)
-            stack.push_async_callback(self.adapters.close)
-            self.tasks.start(self._check_index(), name="check index")
+            await stack.enter_async_context(self.adapters)
+            self.background.start(self._check_index(), name="check index")
             yield
 
     def _assemble(self) -> None:
@@ -160,11 +178,20 @@ class Bus:
                 self.dispatch,
                 self.recorder,
                 self.clock,
-                lambda publication: Fanout(publication, self.parking, self.tasks),
+                lambda publication: Fanout(publication, self.parking, self.tasks, self.clock),
                 self.dedupe,
             ),
             Settle(graves, self.parking, self.recorder),
         ]
+
+    def publish(self, publication: Publication) -> Awaitable[PublishResult]:
+        """Take a publication through the pipeline, once per dedupe id."""
+        if publication.dedupe is None:
+            return run_pipeline(self.stages, publication)
+        return self.dedupe.once(publication.dedupe, partial(self._publish_once, publication))
+
+    async def _publish_once(self, publication: Publication) -> tuple[PublishResult, bool]:
+        return await run_pipeline(self.stages, publication), publication.lasting
 
     def _load(self) -> tuple[Recovered, list[tuple[Mailbox, list[BadFile]]]]:
         """Do what a start must read from disk, off the loop."""
@@ -250,7 +277,7 @@ class Bus:
 
     def rescan(self) -> None:
         """Look for files in every mailbox that nobody told us of."""
-        self.tasks.start(self._rescan(), name="rescan")
+        self.background.start(self._rescan(), name="rescan")
 
     async def _rescan(self) -> None:
         for mailbox in self.mailboxes:

@@ -70,15 +70,11 @@ async def sleep(clock: Clock, delay: float) -> None:
         timer.cancel()
 
 
+@lru_cache(maxsize=256)
 def iso(ms: int) -> str:
     """Format milliseconds since the epoch as an ISO 8601 instant in UTC."""
     seconds, millis = divmod(ms, 1000)
-    return f"{_second(seconds)}.{millis:03d}Z"
-
-
-@lru_cache(maxsize=8)
-def _second(seconds: int) -> str:
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{millis:03d}Z"
 
 
 def parse_iso(text: str) -> int:

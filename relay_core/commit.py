@@ -24,9 +24,9 @@ import errno
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any
 
 from relay_core.journal import Journal, done, transaction
 from relay_core.maildir import FAILED, STATES, Maildir
@@ -37,41 +37,44 @@ _SETTLE_EVERY = 16
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-class Op(NamedTuple):
+class Op:
     """One message's new place."""
 
-    kind: str
-    """``new``, ``again``, ``failed`` or ``gone``."""
-    mailbox: str
-    maildir: Maildir
-    message_id: str
-    data: bytes | None = None
+    __slots__ = ("data", "kind", "mailbox", "maildir", "message_id")
+
+    def __init__(self, kind: str, mailbox: str, maildir: Maildir, message_id: str, data: bytes = b"") -> None:
+        self.kind = kind
+        """``new``, ``again``, ``failed`` or ``gone``."""
+        self.mailbox = mailbox
+        self.maildir = maildir
+        self.message_id = message_id
+        self.data = data
 
 
 class Change:
     """Ops that are committed together."""
 
-    __slots__ = ("dedupe", "error", "failures", "message_id", "ops", "result", "settle", "waiter")
+    dedupe: str | None = None
+    """The publish that this is the storing of, for a retry to find."""
+    result: dict[str, Any] | None = None
+    """What a retry is then told."""
+    error: OSError | None = None
+    """Why none of the ops counts."""
+    failures: dict[int, OSError] | None = None
+    """Position of an op → why it failed."""
+    waiter: asyncio.Future[None] | None = None
+    _on_settled: Callable[[Change], None] | None = None
 
-    def __init__(
-        self,
-        message_id: str,
-        ops: list[Op],
-        settle: Callable[[Change], None],
-        *,
-        dedupe: str | None = None,
-        result: dict[str, Any] | None = None,
-    ) -> None:
+    def __init__(self, message_id: str, ops: Sequence[Op], on_settled: Callable[[Change], None] | None = None) -> None:
         self.message_id = message_id
         self.ops = ops
-        self.settle = settle
-        self.dedupe = dedupe
-        self.result = result
-        self.error: OSError | None = None
-        """Why none of the ops counts."""
-        self.failures: dict[int, OSError] | None = None
-        """Position of an op → why it failed."""
-        self.waiter: asyncio.Future[None] | None = None
+        if on_settled is not None:
+            self._on_settled = on_settled
+
+    def settle(self) -> None:
+        """Bring what is in memory in line with the disk."""
+        if self._on_settled is not None:
+            self._on_settled(self)
 
     def failure(self, position: int) -> OSError | None:
         """Return why an op does not count, if so."""
@@ -98,15 +101,18 @@ class Commits:
             self._thread = threading.Thread(target=self._work, name="relay-commit")
             self._thread.start()
 
-    def close(self) -> None:
-        """Finish what is queued, then make the Maildir last and drop the journal. Blocks."""
+    async def close(self) -> None:
+        """Finish what is queued, then make the Maildir last and drop the journal."""
         if self._thread is not None:
             self._queue.put(None)
-            self._thread.join()
+            await asyncio.to_thread(self._thread.join)
             self._thread = None
+        self._settle_all()
+        await asyncio.to_thread(self._close_journal)
+
+    def _close_journal(self) -> None:
         if self._checkpoint is not None:
             self._checkpoint.join()
-        self._settle_all()
         try:
             if self.journal.durability == "fsync":
                 self.journal.rotate()
@@ -120,9 +126,7 @@ class Commits:
 
         `atomic` changes are completed by a restart if a kill cuts them short; with fsync all are.
         """
-        if self._thread is None:
-            self._carry_out_now(change, atomic or change.dedupe is not None)
-        else:
+        if not self.commit_at_once(change, atomic=atomic):
             change.waiter = self._loop.create_future()
             self._queue.put(change)
             try:
@@ -131,6 +135,24 @@ class Commits:
                 await change.waiter  # a few ms: a caller never leaves with its change half done
                 raise
 
+    def commit_at_once(self, change: Change, *, atomic: bool = False) -> bool:
+        """Carry out and settle a change in this very step, if this durability allows; return whether it did."""
+        if self._thread is not None:
+            return False
+        try:
+            if atomic or change.dedupe is not None:
+                self.journal.append([_line(change, sync=False)])
+                carry_out(change)
+                self.journal.append([done(change.message_id)])
+                if self.journal.full:
+                    self.journal.rotate()
+            else:
+                carry_out(change)
+        except OSError as error:
+            change.error = error
+        change.settle()
+        return True
+
     def note_gone(self, mailbox: str, message_id: str) -> None:
         """Say in the journal that a message is finished, before its file is removed."""
         if self._thread is not None:
@@ -138,19 +160,6 @@ class Commits:
                 self.journal.append([transaction(message_id, [("gone", mailbox, message_id, None)], sync=True)])
             except OSError as error:
                 logger.warning("journal: %s; after a power loss %s may be offered again", error, message_id)
-
-    def _carry_out_now(self, change: Change, journaled: bool) -> None:
-        try:
-            if journaled:
-                self.journal.append([_line(change, sync=False)])
-            carry_out(change)
-            if journaled:
-                self.journal.append([done(change.message_id)])
-                if self.journal.full:
-                    self.journal.rotate()
-        except OSError as error:
-            change.error = error
-        change.settle(change)
 
     def _work(self) -> None:
         stopping = False
@@ -232,7 +241,7 @@ class Commits:
         self._settling = False
         while self._settled:
             change = self._settled.popleft()
-            change.settle(change)
+            change.settle()
             if change.waiter is not None and not change.waiter.done():
                 change.waiter.set_result(None)
 
@@ -242,7 +251,7 @@ def carry_out(change: Change) -> None:
     for position, op in enumerate(change.ops):
         try:
             if op.kind == "new":
-                op.maildir.write(op.message_id, op.data or b"")
+                op.maildir.write(op.message_id, op.data)
             else:
                 _carry_out_rare(op)
         except OSError as error:
@@ -252,10 +261,10 @@ def carry_out(change: Change) -> None:
 
 def _carry_out_rare(op: Op) -> None:
     if op.kind == "again":
-        op.maildir.write(op.message_id, op.data or b"")
+        op.maildir.write(op.message_id, op.data)
         op.maildir.remove(FAILED, op.message_id)
     elif op.kind == "failed":
-        op.maildir.park(op.message_id, op.data or b"")
+        op.maildir.park(op.message_id, op.data)
     elif op.kind == "gone":
         for state in STATES:
             op.maildir.remove(state, op.message_id)
@@ -264,5 +273,5 @@ def _carry_out_rare(op: Op) -> None:
 
 
 def _line(change: Change, *, sync: bool) -> bytes:
-    ops = [(op.kind, op.mailbox, op.message_id, op.data) for op in change.ops]
+    ops = [(op.kind, op.mailbox, op.message_id, op.data or None) for op in change.ops]
     return transaction(change.message_id, ops, sync=sync, dedupe=change.dedupe, result=change.result)

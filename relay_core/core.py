@@ -14,6 +14,8 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
+from relay_core.adapter import Adapter, AdapterState
+from relay_core.adapters import DRAIN_TIMEOUT_SECS
 from relay_core.breaker import CircuitState
 from relay_core.bus import Bus
 from relay_core.clock import Clock, SystemClock, iso
@@ -24,23 +26,23 @@ from relay_core.dedupe import dedupe_key
 from relay_core.delivery import Span, Status, TargetKind
 from relay_core.endpoints import Endpoint
 from relay_core.envelope import BudgetOverrides, Envelope
-from relay_core.errors import Closed, NotFound
+from relay_core.errors import Closed, InvalidSubject, NotFound
 from relay_core.lookups import DeadLetterSummary, conversation, spans
 from relay_core.mailbox import BadFile, Item, Mailbox
 from relay_core.maildir import NEW
 from relay_core.maintenance import Maintenance
 from relay_core.metrics import MetricsSnapshot
-from relay_core.pipeline import run_pipeline
 from relay_core.publication import Publication
 from relay_core.ratelimit import SenderUsage
 from relay_core.replay import ReplayOutcome, ReplayPlan, Replays
 from relay_core.results import PublishResult
 from relay_core.signals import Signal, SignalHandler, SignalSubscription
 from relay_core.state import MailboxState, TargetBreaker, breaker_states, mailbox_states
-from relay_core.subjects import is_pattern, subject_hash, validate_subject
+from relay_core.subjects import ADAPTER_PREFIX, is_pattern, subject_hash, validate_subject
 from relay_core.subscriptions import Handler, Subscription
 
 _BURST = 16
+_CLOSED = "the bus is closed: use it inside 'async with RelayCore(...)'"
 
 
 class RelayCore:
@@ -90,7 +92,7 @@ class RelayCore:
             Closed: if the bus is not running.
         """
         if self._running is None:
-            raise Closed("the bus is closed: use it inside 'async with RelayCore(...)'")
+            raise Closed(_CLOSED)
         return self._running
 
     # Endpoints
@@ -103,6 +105,8 @@ class RelayCore:
             StorageError: if the disk refuses.
         """
         validate_subject(subject)
+        if subject.startswith(ADAPTER_PREFIX):
+            raise InvalidSubject(f"{subject} is an adapter's own subject: choose another", subject=subject)
         mailbox = await self.bus.open_mailbox(subject, TargetKind.ENDPOINT, registered=True)
         return mailbox.endpoint()
 
@@ -143,35 +147,24 @@ class RelayCore:
             StorageError: if the disk refuses; nothing is acknowledged.
             Closed: if the bus is closed.
         """
-        return await self._publish(subject, payload, sender, reply_to, budget, parent_id, dedupe_id, None)
-
-    async def _publish(
-        self,
-        subject: str,
-        payload: Any,
-        sender: str,
-        reply_to: str | None,
-        budget: BudgetOverrides | Mapping[str, Any] | None,
-        parent_id: str | None,
-        dedupe_id: str | None,
-        origin: str | None,
-    ) -> PublishResult:
-        bus = self.bus
+        bus = self._running
+        if bus is None:
+            raise Closed(_CLOSED)
+        publication = Publication(subject, payload, sender)
+        if reply_to is not None:
+            publication.reply_to = reply_to
+        if budget is not None:
+            publication.overrides = budget
+        if parent_id is not None:
+            publication.parent_id = parent_id
+        if dedupe_id is not None:
+            publication.dedupe = dedupe_key(sender, dedupe_id)
         # Storing without fsync never waits, so a publisher in a loop must let others in by itself.
         self._burst += 1
         if self._burst >= _BURST:
             self._burst = 0
             await asyncio.sleep(0)
-        key = dedupe_key(sender, dedupe_id) if dedupe_id is not None else None
-        publication = Publication(subject, payload, sender, reply_to, budget, parent_id, key, origin)
-        if key is None:
-            return await run_pipeline(bus.stages, publication)
-
-        async def publish_once() -> tuple[PublishResult, bool]:
-            result = await run_pipeline(bus.stages, publication)
-            return result, publication.lasting
-
-        return await bus.dedupe.once(key, publish_once)
+        return await bus.publish(publication)
 
     async def subscribe(self, pattern: str, handler: Handler) -> Subscription:
         """Handle the messages of a subject or a pattern, those that wait already first.
@@ -196,6 +189,46 @@ class RelayCore:
     def on_signal(self, pattern: str, handler: SignalHandler) -> SignalSubscription:
         """Call `handler(subject, signal)` for the signals of a pattern, until it is closed."""
         return self.bus.signals.on(pattern, handler)
+
+    # Adapters
+
+    async def add_adapter(self, adapter: Adapter) -> AdapterState:
+        """Start an adapter and give it the messages of its patterns, those that wait already first.
+
+        Raises:
+            ConfigError: if it has not the shape of an adapter, or its id is taken.
+            RelayError: with code `adapter_failed`, if it does not start.
+        """
+        return await self.bus.adapters.add(adapter)
+
+    async def replace_adapter(self, adapter: Adapter, *, drain_timeout: float = DRAIN_TIMEOUT_SECS) -> AdapterState:
+        """Start an adapter, put it in the place of the one with the same id, and stop that one.
+
+        Raises:
+            ConfigError, RelayError: as `add_adapter`; the old one stays then.
+            NotFound: if there is none to replace.
+        """
+        return await self.bus.adapters.replace(adapter, drain_timeout=drain_timeout)
+
+    async def remove_adapter(self, adapter_id: str, *, drain_timeout: float = DRAIN_TIMEOUT_SECS) -> None:
+        """Stop an adapter once it has finished its message; its mail stays on disk.
+
+        Raises:
+            NotFound: if there is none.
+        """
+        await self.bus.adapters.remove(adapter_id, drain_timeout=drain_timeout)
+
+    def adapters(self) -> list[AdapterState]:
+        """Return how every adapter is doing, by id."""
+        return self.bus.adapters.states()
+
+    async def probe_adapters(self, adapter_id: str | None = None) -> list[AdapterState]:
+        """Ask one adapter, or all, whether they are well.
+
+        Raises:
+            NotFound: if there is none with that id.
+        """
+        return await self.bus.adapters.probe(adapter_id)
 
     # Pull consumers
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -38,7 +39,8 @@ class DataDir:
             StorageError: if it is not private, not writable, or another process uses it.
         """
         try:
-            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with suppress(FileExistsError):  # what is there is looked at next
+                self.path.mkdir(mode=0o700, parents=True)
             self._check_private()
             self._lock.acquire()
             self._write_pid()

@@ -6,15 +6,23 @@ The files in ``failed/`` are the truth; the index answers where only a summary i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import logging
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from relay_core.clock import Clock, iso, parse_iso
+from relay_core.clock import Clock, parse_iso
 from relay_core.commit import Commits
-from relay_core.deadletters import Code, DeadLetter, DeadLetterFilter, DeadLetterGroup, decode_dead_letter
-from relay_core.delivery import Delivery, Status, stored_delivery
+from relay_core.deadletters import (
+    DeadLetter,
+    DeadLetterFilter,
+    DeadLetterGroup,
+    damaged_letter,
+    dead_delivery,
+    decode_dead_letter,
+)
+from relay_core.delivery import Delivery, Status
 from relay_core.errors import NotFound
-from relay_core.ids import is_ulid, ulid_ms
+from relay_core.ids import is_ulid
 from relay_core.index import Index
 from relay_core.lookups import DeadLetterSummary, dead_letter_groups, dead_letter_page
 from relay_core.mailbox import Mailbox
@@ -23,7 +31,12 @@ from relay_core.maildir import FAILED
 from relay_core.recorder import Recorder
 from relay_core.subjects import subject_hash
 
+logger = logging.getLogger(__name__)
+
 _RECORD_ROOM = 64 * 1024
+
+_Accepts = Callable[[DeadLetter, str, int], bool]
+"""Whether a dead letter is meant, given its mailbox's subject and when it failed."""
 
 
 class DeadLetterStore:
@@ -41,7 +54,7 @@ class DeadLetterStore:
     ) -> list[DeadLetter]:
         """Return dead letters, oldest first; of one endpoint (subject or hash) if given."""
         boxes = [box for box in self._mailboxes if endpoint in (None, box.subject, box.hash) and box.dead]
-        found = await asyncio.to_thread(self._read_boxes, boxes, filter, include_partial)
+        found = await asyncio.to_thread(self._read_boxes, boxes, _accepting(filter), include_partial)
         return sorted(found, key=lambda letter: (letter.message_id, letter.endpoint_hash))
 
     async def page(
@@ -80,83 +93,78 @@ class DeadLetterStore:
     ) -> int:
         """Remove dead letters; every condition given must hold. Return how many."""
         wanted = set(ids) if ids is not None else None
-        purged = 0
-        for letter in await self.all(filter=filter, include_partial=True):
+        accepts = _accepting(filter)
+
+        def is_meant(letter: DeadLetter, subject: str, failed_ms: int) -> bool:
             if wanted is not None and letter.message_id not in wanted:
-                continue
-            if older_than_ms is not None and parse_iso(letter.failed_at) >= older_than_ms:
-                continue
+                return False
+            if older_than_ms is not None and failed_ms >= older_than_ms:
+                return False
+            return accepts(letter, subject, failed_ms)
+
+        purged = 0
+        boxes = [box for box in self._mailboxes if box.dead]
+        for letter in await asyncio.to_thread(self._read_boxes, boxes, is_meant, True):
             mailbox = self._mailboxes.get(letter.endpoint_hash)
-            if mailbox is not None and self.remove(mailbox, letter, Status.PURGED):
-                purged += 1
-                if purged % 16 == 0:
-                    await asyncio.sleep(0)
+            try:
+                if mailbox is not None and self.remove(mailbox, letter, Status.PURGED):
+                    purged += 1
+                    if purged % 16 == 0:
+                        await asyncio.sleep(0)
+            except OSError as error:
+                logger.error("%s cannot be purged: %s", letter.message_id, error)
         return purged
 
     def remove(self, mailbox: Mailbox, letter: DeadLetter, status: str) -> bool:
         """Remove one dead letter and write down why; False if it is gone already."""
+        if FAILED not in mailbox.maildir.whereabouts(letter.message_id):
+            return False  # replayed meanwhile: the journal must not say that it is gone
         self._commits.note_gone(mailbox.hash, letter.message_id)
         if not mailbox.maildir.remove(FAILED, letter.message_id):
             return False
         with suppress(OSError):
             mailbox.maildir.remove_original(letter.message_id)
         mailbox.dead -= 1
-        delivery = self.delivery(mailbox, letter, status)
-        if delivery is not None:
-            self._recorder.removed(delivery)
+        self._recorder.removed(self.delivery(mailbox, letter, status))
         return True
 
     @staticmethod
-    def delivery(mailbox: Mailbox, letter: DeadLetter, status: str) -> Delivery | None:
+    def delivery(mailbox: Mailbox, letter: DeadLetter, status: str) -> Delivery:
         """Return the delivery a dead letter belongs to."""
-        if letter.envelope is None:
-            return None
-        delivery = stored_delivery(
-            letter.envelope,
-            target=mailbox.hash,
-            kind=mailbox.about.kind,
-            target_subject=mailbox.subject,
-            status=status,
-            size=0,
+        return dead_delivery(
+            letter, target=mailbox.hash, kind=mailbox.about.kind, target_subject=mailbox.subject, status=status
         )
-        delivery.code, delivery.reason, delivery.replays = letter.code, letter.reason, letter.replays
-        return delivery
 
     def _target(self, endpoint: str | None) -> str | None:
         if endpoint is None or self._mailboxes.get(endpoint) is not None:
             return endpoint
         return subject_hash(endpoint)
 
-    def _read_boxes(
-        self, boxes: list[Mailbox], filter: DeadLetterFilter | None, include_partial: bool
-    ) -> list[DeadLetter]:
+    def _read_boxes(self, boxes: list[Mailbox], accepts: _Accepts, include_partial: bool) -> list[DeadLetter]:
         letters = []
         for mailbox in boxes:
             for message_id in mailbox.maildir.ids(FAILED):
                 letter = self._read(mailbox, message_id)
                 if letter is None or (letter.partial and not include_partial):
                     continue
-                if filter is None or filter.accepts(letter, mailbox.subject, parse_iso(letter.failed_at)):
+                if accepts(letter, mailbox.subject, parse_iso(letter.failed_at)):
                     letters.append(letter)
         return letters
 
     def _read(self, mailbox: Mailbox, message_id: str) -> DeadLetter | None:
+        if not is_ulid(message_id):
+            return None  # nothing that the bus has put there
         try:
             data = mailbox.maildir.read(FAILED, message_id, limit=mailbox.read_limit + _RECORD_ROOM)
+            letter = decode_dead_letter(message_id, data)
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            return self._damaged(mailbox, message_id, error)
-        try:
-            return decode_dead_letter(message_id, data)
-        except ValueError as error:
-            return self._damaged(mailbox, message_id, error)
+            return damaged_letter(message_id, mailbox.hash, error)
+        if letter.endpoint_hash != mailbox.hash:
+            letter = letter.model_copy(update={"endpoint_hash": mailbox.hash})  # where it lies decides
+        return letter
 
-    def _damaged(self, mailbox: Mailbox, message_id: str, error: Exception) -> DeadLetter:
-        return DeadLetter(
-            message_id=message_id,
-            reason=f"the record is damaged: {error}",
-            code=Code.MALFORMED,
-            failed_at=iso(ulid_ms(message_id) if is_ulid(message_id) else self._clock.now_ms()),
-            endpoint_hash=mailbox.hash,
-        )
+
+def _accepting(filter: DeadLetterFilter | None) -> _Accepts:
+    return filter.accepts if filter is not None else lambda letter, subject, failed_ms: True

@@ -19,12 +19,17 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 import orjson
-from pydantic import ValidationError
+from pydantic import ValidationError, field_validator
 
-from relay_core.clock import iso
+from relay_core.clock import iso, parse_iso
+from relay_core.delivery import Delivery, TargetKind, stored_delivery
 from relay_core.envelope import Envelope
+from relay_core.ids import ulid_ms
 from relay_core.model import WireModel
 from relay_core.subjects import is_pattern, matches_pattern
+
+_LAST_MS = 253_402_300_799_999
+"""The end of the year 9999: an id may lie beyond, a date cannot."""
 
 
 class Code:
@@ -58,6 +63,12 @@ class DeadLetter(WireModel):
     replays: int = 0
     stage: Literal["target", "gate"] = "target"
     partial: bool = False
+
+    @field_validator("failed_at")
+    @classmethod
+    def _failed_at_is_instant(cls, value: str) -> str:
+        parse_iso(value)
+        return value
 
 
 class DeadLetterFilter(WireModel):
@@ -125,7 +136,7 @@ def encode_dead_letter(
     """Return the record in ``failed/`` for a stored envelope (or for a file that was none)."""
     record: dict[str, Any] = {
         "envelope": orjson.Fragment(envelope) if envelope is not None else None,
-        "reason": reason[:2000],
+        "reason": reason[:2000].encode(errors="replace").decode(),  # a handler's error may be no Unicode
         "code": code,
         "failedAt": iso(failed_ms),
         "endpointHash": endpoint_hash,
@@ -148,9 +159,62 @@ def decode_dead_letter(message_id: str, data: bytes) -> DeadLetter:
         if not isinstance(record, dict):
             raise ValueError("not an object")
         record["messageId"] = message_id
-        return DeadLetter.model_validate(record)
+        letter = DeadLetter.model_validate(record)
     except ValidationError as error:
-        raise ValueError(str(error)) from error
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise ValueError(f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}") from error
+    if letter.envelope is not None and letter.envelope.id != message_id:
+        raise ValueError(f"holds the id {letter.envelope.id}")
+    return letter
+
+
+def damaged_letter(message_id: str, endpoint_hash: str, problem: Exception) -> DeadLetter:
+    """Return what is left to say of a record that cannot be read; its name tells when the message was made."""
+    return DeadLetter(
+        message_id=message_id,
+        reason=f"the record is damaged: {problem}"[:2000],
+        code=Code.MALFORMED,
+        failed_at=iso(min(ulid_ms(message_id), _LAST_MS)),
+        endpoint_hash=endpoint_hash,
+    )
+
+
+def dead_delivery(letter: DeadLetter, *, target: str, kind: str, target_subject: str, status: str) -> Delivery:
+    """Return what a dead letter tells of its delivery."""
+    envelope = letter.envelope
+    if envelope is None:
+        sent = parse_iso(letter.failed_at)
+        delivery = Delivery(
+            message_id=letter.message_id,
+            target=target,
+            kind=TargetKind.NONE,
+            target_subject=target_subject,
+            subject=target_subject,
+            sender="",
+            trace_id=letter.message_id,
+            parent_id=None,
+            status=status,
+            sent_ms=sent,
+            expires_ms=0,
+            hops_before=0,
+            calls_before=0,
+            hops_after=0,
+            calls_after=0,
+            max_hops=0,
+            ancestors=(),
+            size=0,
+        )
+    else:
+        size = len(orjson.dumps(envelope.payload))
+        delivery = stored_delivery(
+            envelope, target=target, kind=kind, target_subject=target_subject, status=status, size=size
+        )
+        if letter.stage == "gate":
+            # It never reached a target: nothing was stored there, and nothing spent.
+            delivery.kind, delivery.stored_ms = TargetKind.NONE, None
+            delivery.hops_before, delivery.calls_before = delivery.hops_after, delivery.calls_after
+    delivery.code, delivery.reason, delivery.replays = letter.code, letter.reason, letter.replays
+    return delivery
 
 
 def export_lines(letters: Iterable[DeadLetter]) -> Iterable[bytes]:

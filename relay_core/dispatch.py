@@ -14,15 +14,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from math import isinf
+from types import coroutine
 from typing import Any, Protocol
 
 from relay_core.breaker import CircuitBreakers, CircuitState
 from relay_core.clock import Clock, Timer, call_later
 from relay_core.commit import Commits
 from relay_core.deadletters import Code
-from relay_core.delivery import Status
+from relay_core.delivery import Status, TargetKind
 from relay_core.envelope import Envelope
 from relay_core.mailbox import BadFile, Item, Mailbox
 from relay_core.parking import Parking
@@ -31,7 +32,9 @@ from relay_core.tasks import Tasks
 
 logger = logging.getLogger(__name__)
 
-_YIELD_EVERY = 8
+_YIELD_EVERY = 32
+_RETRY_SECS = 1.0
+_LOOK_AGAIN_SECS = 0.01
 
 
 class Consumer(Protocol):
@@ -42,7 +45,7 @@ class Consumer(Protocol):
         """Return what an outcome is listed under."""
         ...
 
-    async def deliver(self, envelope: Envelope) -> None:
+    def deliver(self, envelope: Envelope) -> Coroutine[Any, Any, None]:
         """Handle one message; whatever is raised is a failure."""
         ...
 
@@ -102,13 +105,21 @@ class Dispatch:
     def wait(self, mailbox: Mailbox) -> None:
         """Look again when an open breaker may let a probe through."""
         delay = self.breakers.retry_in(mailbox.hash)
-        if isinf(delay) or mailbox.hash in self._timers:
-            return  # forced open: the operator's reset kicks
+        if not isinf(delay):  # forced open: the operator's reset kicks
+            self._kick_later(mailbox, max(delay, _LOOK_AGAIN_SECS))
 
+    def retry(self, mailbox: Mailbox) -> None:
+        """Look again when the disk may have recovered."""
+        self._kick_later(mailbox, _RETRY_SECS)
+
+    def _kick_later(self, mailbox: Mailbox, delay: float) -> None:
         def look() -> None:
             self._timers.pop(mailbox.hash, None)
             self.kick(mailbox)
 
+        # The newest wins: a hot reload may have shortened the cooldown.
+        if (timer := self._timers.pop(mailbox.hash, None)) is not None:
+            timer.cancel()
         self._timers[mailbox.hash] = call_later(self.clock, delay, look)
 
     def ended(self, mailbox: Mailbox) -> None:
@@ -146,41 +157,58 @@ class _Dispatcher:
             while not bus.closing and (head := mailbox.head()) is not None:
                 consumers, timeout = bus.consumers(mailbox)
                 if not consumers:
+                    while self._take_permit():
+                        bus.breakers.release(mailbox.hash)
                     break
                 held = mailbox.fresh.get(head)
                 probe = held is not None and held.probe
                 if not probe:
                     verdict = bus.breakers.check(mailbox.hash)
-                    if not verdict.allowed:
+                    probe = verdict.state is CircuitState.HALF_OPEN
+                    if not verdict.allowed and not (probe and self._take_permit()):
                         bus.wait(mailbox)
                         break
-                    probe = verdict.state is CircuitState.HALF_OPEN
-                await self._next(consumers, timeout, probe)
+                if not await self._next(consumers, timeout, probe):
+                    mailbox.discover([f"{head}.json"])
+                    bus.retry(mailbox)
+                    break
                 handled += 1
                 if handled % _YIELD_EVERY == 0:
                     await asyncio.sleep(0)
         finally:
             bus.ended(mailbox)
 
-    async def _next(self, consumers: Sequence[Consumer], timeout: float, probe: bool) -> None:
+    def _take_permit(self) -> bool:
+        """Take a half-open breaker's permit from a message further back, if one has it."""
+        for item in self._mailbox.fresh.values():
+            if item.probe:
+                item.probe = False
+                return True
+        return False
+
+    async def _next(self, consumers: Sequence[Consumer], timeout: float, probe: bool) -> bool:
+        """Claim the oldest message and see it through; return False if the disk does not let it be claimed."""
         bus, mailbox = self._bus, self._mailbox
+        taken: Item | BadFile | OSError | None
         try:
             taken = mailbox.claim_next()
         except OSError as error:
             logger.error("%s: cannot claim: %s", mailbox.subject, error)
-            taken = None
+            taken = error
         if not isinstance(taken, Item):
             if probe:
                 bus.breakers.release(mailbox.hash)
             if isinstance(taken, BadFile):
                 await bus.parking.set_aside(mailbox, taken)
-            return
+            return not isinstance(taken, OSError)
         try:
             await self._handle(taken, consumers, timeout, probe)
         except asyncio.CancelledError:
             # The bus is closing and its grace is over: nobody knows how far the handler came.
-            await bus.parking.park(mailbox, taken, code=Code.INTERRUPTED, reason="the bus was closed meanwhile")
+            if taken.id in mailbox.claimed:
+                await bus.parking.park(mailbox, taken, code=Code.INTERRUPTED, reason="the bus was closed meanwhile")
             raise
+        return True
 
     async def _handle(self, item: Item, consumers: Sequence[Consumer], timeout: float, probe: bool) -> None:
         bus, mailbox, delivery = self._bus, self._mailbox, item.delivery
@@ -211,7 +239,7 @@ class _Dispatcher:
             delivery.outcomes = _outcomes(consumers, outcomes)
         else:
             delivery.status = Status.DONE
-            if len(outcomes) > 1:
+            if len(outcomes) > 1 or delivery.replays:  # a replay's take the place of the failed ones
                 delivery.outcomes = _outcomes(consumers, outcomes)
         self._complete(item)
 
@@ -232,6 +260,8 @@ class _Dispatcher:
 
     async def _fail(self, item: Item, code: str, reason: str) -> None:
         bus = self._bus
+        if item.delivery.kind == TargetKind.ADAPTER and code in (Code.HANDLER_FAILED, Code.TIMEOUT):
+            code, reason = Code.ADAPTER_FAILED, f"adapter delivery failed: {reason}"
         if item.fanout is not None:
             item.fanout.failed(item, code, reason)
         else:
@@ -243,9 +273,15 @@ class _Dispatcher:
 async def _call(consumer: Consumer, envelope: Envelope, timeout: float) -> tuple[str, str] | None:
     """Run one consumer; return its failure as (code, reason), or None."""
     limit = asyncio.timeout(timeout)
+    work = consumer.deliver(envelope)
     try:
+        try:
+            # A handler that never waits needs no timer, which would cost more than all the rest here.
+            first = work.send(None)
+        except StopIteration:
+            return None
         async with limit:
-            await consumer.deliver(envelope)
+            await _resume(work, first)
     except TimeoutError as error:
         if limit.expired():
             return Code.TIMEOUT, f"{consumer.name}: no answer within {timeout:g} s"
@@ -254,6 +290,21 @@ async def _call(consumer: Consumer, envelope: Envelope, timeout: float) -> tuple
         code = getattr(error, "dead_letter_code", Code.HANDLER_FAILED)
         return code, f"{consumer.name}: {_describe(error)}"
     return None
+
+
+@coroutine
+def _resume(work: Coroutine[Any, Any, None], waiting: Any) -> Generator[Any, Any, None]:
+    """Go on with a coroutine that has been begun and waits for something."""
+    while True:
+        try:
+            try:
+                answer = yield waiting
+            except BaseException as error:
+                waiting = work.throw(error)
+            else:
+                waiting = work.send(answer)
+        except StopIteration:
+            return
 
 
 def _describe(error: Exception) -> str:
@@ -270,5 +321,5 @@ def _outcomes(consumers: Sequence[Consumer], outcomes: Sequence[tuple[str, str] 
 def _continue(stored_ms: float | None, stored_at: float, now: float, wall_ms: int) -> float:
     """Return the wall time of `now`, counted on from when the message was stored."""
     if stored_ms is None or not stored_at:
-        return float(wall_ms)
+        return max(float(wall_ms), stored_ms or 0.0)
     return stored_ms + (now - stored_at) * 1000

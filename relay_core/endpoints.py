@@ -17,6 +17,7 @@ from relay_core.delivery import TargetKind
 from relay_core.files import atomic_write
 from relay_core.maildir import Unreadable, read_regular
 from relay_core.model import WireModel
+from relay_core.subjects import subject_hash
 
 _NAME = "endpoint.json"
 _LIMIT = 64 * 1024
@@ -42,11 +43,12 @@ class Endpoint:
 
 
 def read_endpoint_file(mailbox: Path) -> EndpointFile | None:
-    """Return what a mailbox directory says it is, or None if it does not say."""
+    """Return what a mailbox directory says it is, or None if it does not say, or says what cannot be."""
     try:
-        return EndpointFile.model_validate(orjson.loads(read_regular(str(mailbox / _NAME), limit=_LIMIT)))
-    except (FileNotFoundError, NotADirectoryError, Unreadable, ValidationError, ValueError):
+        about = EndpointFile.model_validate(orjson.loads(read_regular(str(mailbox / _NAME), limit=_LIMIT)))
+    except (FileNotFoundError, Unreadable, ValidationError, ValueError):
         return None
+    return about if subject_hash(about.subject) == mailbox.name else None
 
 
 def write_endpoint_file(mailbox: Path, about: EndpointFile, *, sync: bool) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import orjson
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
 from relay_core.clock import parse_iso
 from relay_core.errors import InvalidSubject
@@ -55,6 +55,12 @@ class Envelope(WireModel):
     """The message this one is an edited copy of."""
     replays: Count = 0
     """How often an operator has replayed this message."""
+    trace_id: str | None = None
+    """The first message of the conversation, if that is another one."""
+    parent_id: str | None = None
+    """The message whose handling published this one."""
+    origin: str | None = None
+    """The adapter that published it, and must not get it back."""
 
     @field_validator("id")
     @classmethod
@@ -65,10 +71,11 @@ class Envelope(WireModel):
 
     @field_validator("subject", "sender", "reply_to")
     @classmethod
-    def _subject_is_valid(cls, value: str | None) -> str | None:
+    def _subject_is_valid(cls, value: str | None, info: ValidationInfo) -> str | None:
         if value is not None:
             try:
-                validate_subject(value)
+                # A broadcast that reached nobody is kept under its pattern.
+                validate_subject(value, allow_wildcards=info.field_name == "subject")
             except InvalidSubject as error:
                 # pydantic collects only ValueErrors; anything else would escape from decode_envelope.
                 raise ValueError(error.message) from error
@@ -106,7 +113,5 @@ def decode_envelope(data: bytes) -> Envelope:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "envelope"
         raise ValueError(f"{where}: {first['msg'].removeprefix('Value error, ')}") from error
-    except InvalidSubject as error:
-        raise ValueError(error.message) from error
     except ValueError as error:
         raise ValueError(f"not JSON: {error}") from error

@@ -37,7 +37,7 @@ from typing import Any, Self
 from relay_core.batches import BatchThread
 from relay_core.clock import Clock
 from relay_core.config import EventsConfig
-from relay_core.events import EVENT_FIELDS, EventKind, EventRow, format_events
+from relay_core.events import EVENT_FIELDS, EventKind, EventRow, EventSource, format_events, wire_event
 from relay_core.model import WireModel
 
 MAX_WAITING = 100_000
@@ -71,9 +71,11 @@ class EventLog:
         self._bytes_written = 0
         self._failing = False
         self._segment: _Segment | None = None
-        self._thread = BatchThread[EventRow]("relay-events", self._flush, limit=MAX_WAITING, on_error=self._lose)
+        self._thread = BatchThread[EventRow | EventSource](
+            "relay-events", self._flush, limit=MAX_WAITING, on_error=self._lose
+        )
         self.emit_row = self._thread.put
-        """Log an event that is already a row; costs an append."""
+        """Log an event that is a row, or will be one when it is written; costs an append."""
 
     async def __aenter__(self) -> Self:
         self.start()
@@ -142,20 +144,21 @@ class EventLog:
             bytes_written=self._bytes_written,
         )
 
-    def _flush(self, rows: list[EventRow]) -> None:
+    def _flush(self, batch: list[EventRow | EventSource]) -> None:
         if not self._config.enabled:
             return
-        by_hour: dict[int, list[EventRow]] = {}
-        for row in rows:
-            by_hour.setdefault(row[0] // _HOUR_MS, []).append(row)
-        # The hour of the newest row comes last and stays open, also after the clock went back.
-        newest = rows[-1][0] // _HOUR_MS
+        events = [wire_event(item) for item in batch]
+        by_hour: dict[int, list[dict[str, Any]]] = {}
+        for event in events:
+            by_hour.setdefault(event["time"] // _HOUR_MS, []).append(event)
+        # The hour of the newest event comes last and stays open, also after the clock went back.
+        newest = events[-1]["time"] // _HOUR_MS
         for hour in sorted(by_hour, key=lambda hour: hour == newest):
             self._write(hour, by_hour[hour])
 
-    def _write(self, hour: int, rows: list[EventRow]) -> None:
-        data, count = format_events(rows)
-        self._lost += len(rows) - count
+    def _write(self, hour: int, events: list[dict[str, Any]]) -> None:
+        data, count = format_events(events)
+        self._lost += len(events) - count
         if not count:
             return
         try:
@@ -200,8 +203,8 @@ class EventLog:
     def _partitions(self) -> list[Path]:
         return [path for path in self._directory.glob("date=????-??-??") if path.is_dir()]
 
-    def _lose(self, error: Exception, rows: list[EventRow]) -> None:
-        self._lost += len(rows)
+    def _lose(self, error: Exception, batch: list[EventRow | EventSource]) -> None:
+        self._lost += len(batch)
 
 
 class _Segment:

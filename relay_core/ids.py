@@ -23,6 +23,7 @@ ULID_PATTERN = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
 
 _PAIRS = [a + b for a in ENCODE for b in ENCODE]
 _COUNT_LIMIT = 1 << 20
+_FARTHEST_AHEAD_MS = 2 * 86_400_000
 
 
 def is_ulid(text: str) -> bool:
@@ -43,12 +44,14 @@ class UlidFactory:
         self._lock = threading.Lock()
         self._ms = 0
         self._prefix = ""
+        self._entropy = b""
         self._count = 0
 
-    def __call__(self) -> str:
-        """Return the next id."""
-        with self._lock:
+    def __call__(self, now: int | None = None) -> str:
+        """Return the next id, of wall time `now` in milliseconds if the caller has it at hand."""
+        if now is None:
             now = self._clock.now_ms()
+        with self._lock:
             self._count += 1
             if now > self._ms or self._count >= _COUNT_LIMIT:
                 self._start(max(now, self._ms if self._count < _COUNT_LIMIT else self._ms + 1))
@@ -56,14 +59,21 @@ class UlidFactory:
             return self._prefix + _PAIRS[count >> 10] + _PAIRS[count & 1023]
 
     def seed(self, newest: str) -> None:
-        """Never again give an id at or below `newest`."""
+        """Never again give an id at or below `newest`, unless that is days ahead: no clock was ever so wrong."""
         with self._lock:
             made = ulid_ms(newest)
-            if made >= self._ms:
+            if self._ms <= made < self._clock.now_ms() + _FARTHEST_AHEAD_MS:
                 self._start(made + 1)
 
     def _start(self, ms: int) -> None:
-        fresh = str(ULID.from_bytes(ms.to_bytes(6, "big") + token_bytes(10)))
+        if not self._entropy:
+            self._entropy = token_bytes(4000)  # a system call, and it gives up the GIL: once for 500 milliseconds
         self._ms = ms
-        self._prefix = fresh[:22]
+        self._prefix = _encode(ms, 5) + _encode(int.from_bytes(self._entropy[-8:], "big"), 6)
+        self._entropy = self._entropy[:-8]
         self._count = 0
+
+
+def _encode(number: int, pairs: int) -> str:
+    """Return the last `pairs` times ten bits of a number in Crockford's base 32."""
+    return "".join([_PAIRS[number >> shift & 1023] for shift in range(10 * (pairs - 1), -1, -10)])

@@ -26,9 +26,11 @@ Rules:
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 from zlib import crc32
@@ -42,6 +44,7 @@ Durability = Literal["fsync", "os"]
 SEGMENT_BYTES = 16 * 1024 * 1024
 _FDATASYNC: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
 _AHEAD = 1024 * 1024
+_ROOM_FOR_DONE = 256
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -63,22 +66,28 @@ class Journal:
         self._lock = threading.Lock()
         self._sequence = 0
         self._fd = -1
+        self._closed = False
         self._offset = 0
         self._filled = 0
 
     def open(self) -> None:
         """Start a new segment after the ones that are there."""
         self.directory.mkdir(mode=0o700, exist_ok=True)
-        self._sequence = max((sequence for sequence, _ in segments(self.directory)), default=0)
+        if self.durability == "fsync":
+            fsync_directory(self.directory.parent)
+        self.resume_after(max((sequence for sequence, _ in segments(self.directory)), default=0))
         with self._lock:
             self._next_segment()
+
+    def resume_after(self, sequence: int) -> None:
+        """Never use this sequence again, nor one before it: stale bytes must not fit a new segment."""
+        self._sequence = max(self._sequence, sequence)
 
     def close(self) -> None:
         """Stop writing; segments stay for the next start unless they were checkpointed."""
         with self._lock:
-            if self._fd >= 0:
-                os.close(self._fd)
-                self._fd = -1
+            self._leave_segment()
+            self._closed = True
 
     def append(self, lines: Iterable[bytes]) -> None:
         """Write transactions to the segment; they last through kill -9, not yet through power loss.
@@ -87,12 +96,15 @@ class Journal:
             OSError: if the disk refuses; none of the lines counts.
         """
         with self._lock:
+            if self._fd < 0:
+                if self._closed:
+                    raise OSError(errno.EBADF, "the journal is closed")
+                self._next_segment()  # the disk refused the last one
             seed = self._sequence
             data = b"".join([b"%08x %s\n" % (crc32(line, seed), line) for line in lines])
-            if self.durability == "fsync":
-                self._fill_ahead(self._offset + len(data))
-            written = 0
             try:
+                self._fill_ahead(self._offset + len(data))
+                written = 0
                 while written < len(data):
                     written += os.pwrite(self._fd, data[written:] if written else data, self._offset + written)
             except OSError:
@@ -113,6 +125,7 @@ class Journal:
             self._fdatasync(fd)
         except OSError:
             with self._lock:
+                self._leave_segment()
                 self._next_segment()
             raise
         finally:
@@ -146,22 +159,33 @@ class Journal:
                 path.unlink(missing_ok=True)
 
     def _next_segment(self) -> None:
+        fd = os.open(self.directory / f"{self._sequence + 1:016d}.log", _OPEN, 0o600)
+        self._sequence += 1
+        self._leave_segment()
+        try:
+            if self.durability == "fsync":
+                fsync_directory(self.directory)
+        except OSError:
+            os.close(fd)
+            raise
+        self._fd = fd
+        self._offset = self._filled = 0
+
+    def _leave_segment(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-        self._sequence += 1
-        self._fd = os.open(self.directory / f"{self._sequence:016d}.log", _OPEN, 0o600)
-        self._offset = self._filled = 0
-        if self.durability == "fsync":
-            fsync_directory(self.directory)
 
     def _fill_ahead(self, end: int) -> None:
-        # Overwriting blocks that exist spares fdatasync a journal commit for the file's size.
-        if end > self._filled:
-            try:
-                self._filled += os.pwrite(self._fd, bytes(max(_AHEAD, end - self._filled)), self._filled)
-            except OSError:
-                self._filled = end  # a nearly full disk: append without it
+        # Overwriting blocks that exist spares fdatasync a journal commit for the file's size, and makes
+        # sure that a transaction whose line was taken finds room for its "done".
+        need = end + _ROOM_FOR_DONE
+        if need > self._filled:
+            ahead = _AHEAD if self.durability == "fsync" else _AHEAD // 16
+            with suppress(OSError):
+                self._filled += os.pwrite(self._fd, bytes(end + ahead - self._filled), self._filled)
+            while need > self._filled:  # a nearly full disk: then just what is needed, or an error
+                self._filled += os.pwrite(self._fd, bytes(need - self._filled), self._filled)
 
 
 def segments(directory: Path) -> list[tuple[int, Path]]:
@@ -216,7 +240,7 @@ def transaction(
     record: dict[str, Any] = {
         "id": message_id,
         "ops": [
-            [op, mailbox, message] if data is None else [op, mailbox, message, orjson.Fragment(data)]
+            [op, mailbox, message] if data is None else [op, mailbox, message, _on_one_line(data)]
             for op, mailbox, message, data in ops
         ],
     }
@@ -226,6 +250,11 @@ def transaction(
         record["dedupe"] = dedupe
         record["result"] = result
     return orjson.dumps(record)
+
+
+def _on_one_line(data: bytes) -> orjson.Fragment:
+    # What we encode is one line already; a file that others dropped may be laid out as they like.
+    return orjson.Fragment(data if b"\n" not in data else orjson.dumps(orjson.loads(data)))
 
 
 def done(message_id: str) -> bytes:

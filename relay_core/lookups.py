@@ -13,8 +13,10 @@ import orjson
 from relay_core.deadletters import DeadLetterGroup
 from relay_core.delivery import DELIVERY_COLUMNS, Span
 from relay_core.model import WireModel
+from relay_core.schema import transaction
 
 _COLUMNS = ", ".join(DELIVERY_COLUMNS)
+_DEAD = "status IN ('failed', 'no_subscriber')"
 
 
 class DeadLetterSummary(WireModel):
@@ -31,6 +33,11 @@ class DeadLetterSummary(WireModel):
     replays: int
     size: int
 
+    @property
+    def cursor(self) -> str:
+        """Return where the page after this one begins; a message may be dead at several targets."""
+        return f"{self.message_id}/{self.endpoint_hash}"
+
 
 def spans(db: sqlite3.Connection, message_id: str) -> list[Span]:
     """Return the spans of one message, in the order its targets were tried."""
@@ -41,7 +48,11 @@ def spans(db: sqlite3.Connection, message_id: str) -> list[Span]:
 def conversation(db: sqlite3.Connection, trace_id: str, limit: int = 1000) -> list[Span]:
     """Return the spans of every message of a conversation, oldest first."""
     rows = db.execute(
-        f"SELECT {_COLUMNS} FROM deliveries WHERE trace_id = ? ORDER BY message_id, target LIMIT ?", (trace_id, limit)
+        f"""SELECT {_COLUMNS} FROM deliveries WHERE message_id = ?1 AND trace_id = ?1
+            UNION ALL
+            SELECT {_COLUMNS} FROM deliveries WHERE trace_id = ?1 AND trace_id != message_id
+            ORDER BY message_id, target LIMIT ?2""",
+        (trace_id, limit),
     )
     return [_span(row) for row in rows]
 
@@ -49,30 +60,31 @@ def conversation(db: sqlite3.Connection, trace_id: str, limit: int = 1000) -> li
 def dead_letter_groups(db: sqlite3.Connection) -> list[DeadLetterGroup]:
     """Return the dead letters by code and target, largest group first."""
     rows = db.execute(
-        """SELECT coalesce(code, 'failed'), target, max(target_subject), count(*),
-                  min(coalesce(handled_ms, sent_ms)), max(coalesce(handled_ms, sent_ms)), max(coalesce(reason, ''))
-           FROM deliveries WHERE status IN ('failed', 'no_subscriber')
-           GROUP BY 1, 2 ORDER BY 4 DESC, 1, 2"""
+        f"""SELECT code, target, count(*) AS size, min(handled_ms), max(handled_ms),
+                   (SELECT target_subject || ' ' || reason FROM deliveries AS newest
+                    WHERE {_DEAD} AND newest.code = dead.code AND newest.target = dead.target
+                    ORDER BY handled_ms DESC LIMIT 1)
+            FROM deliveries AS dead WHERE {_DEAD} GROUP BY code, target ORDER BY size DESC, code, target"""
     )
     return [
         DeadLetterGroup(
             code=code,
             endpoint_hash=target,
-            endpoint_subject=subject,
+            endpoint_subject=newest.partition(" ")[0],
             count=count,
-            oldest_at=oldest,
-            newest_at=newest,
-            sample_reason=reason,
+            oldest_at=oldest_at,
+            newest_at=newest_at,
+            sample_reason=newest.partition(" ")[2],
         )
-        for code, target, subject, count, oldest, newest, reason in rows
+        for code, target, count, oldest_at, newest_at, newest in rows
     ]
 
 
 def dead_letter_page(
     db: sqlite3.Connection, *, code: str | None, target: str | None, after: str | None, limit: int
 ) -> tuple[list[DeadLetterSummary], int]:
-    """Return a page of dead letters, newest first, and how many there are in all."""
-    where = "status IN ('failed', 'no_subscriber')"
+    """Return the dead letters after a cursor (or a message id), newest first, and how many there are in all."""
+    where = _DEAD
     values: list[Any] = []
     for column, value in (("code", code), ("target", target)):
         if value is not None:
@@ -80,59 +92,71 @@ def dead_letter_page(
             values.append(value)
     (total,) = db.execute(f"SELECT count(*) FROM deliveries WHERE {where}", values).fetchone()
     if after is not None:
-        where += " AND message_id < ?"
-        values.append(after)
+        message_id, _, target_after = after.partition("/")
+        where += " AND (message_id, target) < (?, ?)"
+        values += (message_id, target_after)
     rows = db.execute(
-        f"""SELECT message_id, target, target_subject, subject, sender, coalesce(code, 'failed'),
-                   coalesce(reason, ''), coalesce(handled_ms, sent_ms), replays, size
-            FROM deliveries WHERE {where} ORDER BY message_id DESC, target LIMIT ?""",
+        f"""SELECT message_id, target, target_subject, subject, sender, code, reason, handled_ms,
+                   replays, size
+            FROM deliveries INDEXED BY dead_letters WHERE {where} ORDER BY message_id DESC, target DESC LIMIT ?""",
         [*values, limit],
     )
     names = list(DeadLetterSummary.model_fields)
     return [DeadLetterSummary(**dict(zip(names, row, strict=True))) for row in rows], total
 
 
-def expired(db: sqlite3.Connection, now_ms: int, limit: int) -> list[tuple[str, str]]:
-    """Return (target, message) of waiting messages whose TTL has passed."""
+def expired(db: sqlite3.Connection, now_ms: int, limit: int, skip: int = 0) -> list[tuple[str, str]]:
+    """Return (target, message) of waiting messages whose TTL has passed, longest first."""
     return db.execute(
-        "SELECT target, message_id FROM deliveries WHERE status = 'new' AND expires_ms < ? LIMIT ?", (now_ms, limit)
+        "SELECT target, message_id FROM deliveries WHERE status = 'new' AND expires_ms < ?"
+        " ORDER BY expires_ms LIMIT ? OFFSET ?",
+        (now_ms, limit, skip),
     ).fetchall()
 
 
-def unread(db: sqlite3.Connection, before_ms: int, limit: int) -> list[tuple[str, str]]:
-    """Return (target, message) of waiting messages that were stored before an instant."""
+def unread(db: sqlite3.Connection, before_ms: int, limit: int, skip: int = 0) -> list[tuple[str, str]]:
+    """Return (target, message) of waiting messages that were stored before an instant, oldest first."""
     return db.execute(
-        "SELECT target, message_id FROM deliveries WHERE status = 'new' AND coalesce(stored_ms, sent_ms) < ? LIMIT ?",
-        (before_ms, limit),
+        "SELECT target, message_id FROM deliveries WHERE status = 'new' AND stored_ms < ?"
+        " ORDER BY stored_ms LIMIT ? OFFSET ?",
+        (before_ms, limit, skip),
     ).fetchall()
 
 
 def forget_traces(db: sqlite3.Connection, before_ms: int) -> int:
     """Remove what is known of messages that ended before an instant; return how many."""
-    db.execute("BEGIN IMMEDIATE")
-    removed = db.execute(
-        "DELETE FROM deliveries WHERE sent_ms < ? AND status NOT IN ('new', 'cur', 'failed', 'aside', 'no_subscriber')",
-        (before_ms,),
-    ).rowcount
-    db.execute(
-        "DELETE FROM publishes WHERE created_ms < ?"
-        " AND NOT EXISTS (SELECT 1 FROM deliveries WHERE deliveries.message_id = publishes.id)",
-        (before_ms,),
-    )
-    db.execute("COMMIT")
+    with transaction(db):
+        removed = db.execute(
+            "DELETE FROM deliveries WHERE sent_ms < ?"
+            " AND status NOT IN ('new', 'cur', 'failed', 'aside', 'no_subscriber')",
+            (before_ms,),
+        ).rowcount
+        db.execute(
+            "DELETE FROM publishes WHERE created_ms < ?"
+            " AND NOT EXISTS (SELECT 1 FROM deliveries WHERE deliveries.message_id = publishes.id)",
+            (before_ms,),
+        )
     return removed
 
 
 def checkpoint(db: sqlite3.Connection) -> None:
-    """Write the log back into index.db and keep the planner's statistics fresh."""
+    """Write the log back into index.db.
+
+    The planner gets no statistics: without them it uses every index for what it was made for.
+    """
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    db.execute("PRAGMA optimize")
 
 
 def is_sound(db: sqlite3.Connection) -> bool:
-    """Tell whether index.db passes SQLite's own check."""
+    """Tell whether index.db passes SQLite's own check.
+
+    Raises:
+        sqlite3.OperationalError: if it cannot be checked now, being locked.
+    """
     try:
         return bool(db.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok")
+    except sqlite3.OperationalError:
+        raise
     except sqlite3.DatabaseError:
         return False
 

@@ -7,7 +7,7 @@
 4. A claimed message is held here until it is completed, parked or put back; at a restart it would
    be found in ``cur/`` and parked as `interrupted`.
 
-A message just stored is kept in memory for its handler if it is small, a few per mailbox; all
+A message just stored is kept in memory for its handler while the bus has room for it (`Memory`); all
 others are read back when they are claimed.
 """
 
@@ -23,8 +23,9 @@ from relay_core.envelope import Envelope, decode_envelope
 from relay_core.ids import is_ulid
 from relay_core.maildir import CUR, FAILED, NEW, Maildir, Unreadable
 
-_KEEP_MESSAGES = 64
-_KEEP_BYTES = 16 * 1024
+_MEMORY_BYTES = 16 * 1024 * 1024
+_ITEM_BYTES = 3 * 1024
+_NAME_LENGTH = len("01ARZ3NDEKTSV4RRFFQ69G5FAV.json")
 
 
 class Fanout(Protocol):
@@ -69,10 +70,20 @@ class BadFile:
     problem: str
 
 
+class Memory:
+    """How much of the mail of all mailboxes may be kept in memory."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, limit: int = _MEMORY_BYTES) -> None:
+        self.left = limit
+
+
 class Mailbox:
     """The mail of one target."""
 
     __slots__ = (
+        "_in_order",
         "_known",
         "_waiting",
         "about",
@@ -83,17 +94,21 @@ class Mailbox:
         "hash",
         "keep",
         "maildir",
+        "memory",
         "newest",
         "read_limit",
         "reserved",
         "warned",
     )
 
-    def __init__(self, hash: str, about: EndpointFile, maildir: Maildir, *, read_limit: int) -> None:
+    def __init__(
+        self, hash: str, about: EndpointFile, maildir: Maildir, *, read_limit: int, memory: Memory | None = None
+    ) -> None:
         self.hash = hash
         self.about = about
         self.maildir = maildir
         self.read_limit = read_limit
+        self.memory = memory or Memory()
         self.keep = False
         """Whether somebody handles this mail, so that it is worth keeping in memory."""
         self.fresh: dict[str, Item] = {}
@@ -108,6 +123,7 @@ class Mailbox:
         self.newest = ""
         """The newest id found by the scan."""
         self._waiting: deque[str] = deque()
+        self._in_order = True
         self._known: set[str] = set()
 
     @property
@@ -131,10 +147,23 @@ class Mailbox:
 
     def scan(self) -> list[BadFile]:
         """Learn what is in the directories; return the files that are no messages. Blocks."""
-        bad = self.discover(sorted(self.maildir.names(NEW)))
-        failed = [name for name in self.maildir.names(FAILED) if name.endswith(".json")]
-        self.dead = len(failed)
-        self.newest = max(max(self._known, default=""), max(failed, default="")[:-5])
+        names = self.maildir.names(NEW)
+        # A hundred thousand names: the length is checked here, the rest when one is claimed, and the
+        # order is made when it is first asked for.
+        found = [name[:-5] for name in names if len(name) == _NAME_LENGTH and name.endswith(".json")]
+        self._known.update(found)
+        self._waiting.extend(found)
+        self._in_order = len(found) < 2
+        bad = self.discover(names) if len(found) < len(names) else []
+        failed = self.maildir.names(FAILED)
+        records = {name[:-5] for name in failed if name.endswith(".json")}
+        self.dead = len(records)
+        self.newest = max(_newest(self._known), _newest(records))
+        for name in failed:
+            message_id = name.removesuffix(".original")
+            if message_id != name and message_id not in records:
+                problem = "set aside by a process that died before it could say why"
+                bad.append(BadFile(message_id, FAILED, name, problem))
         return bad
 
     def discover(self, names: list[str]) -> list[BadFile]:
@@ -153,11 +182,11 @@ class Mailbox:
     def forget(self, message_id: str) -> None:
         """Drop an id whose file was taken out of ``new/`` by other hands."""
         self._known.discard(message_id)
-        self.fresh.pop(message_id, None)
+        self._recall(message_id)
 
     def wants(self, size: int) -> bool:
         """Tell whether a message about to be stored is worth keeping in memory."""
-        return self.keep and size <= _KEEP_BYTES and len(self.fresh) < _KEEP_MESSAGES
+        return self.keep and self.memory.left >= size + _ITEM_BYTES
 
     def arrived(self, message_id: str, item: Item | None) -> None:
         """Turn reserved room into a waiting message; `item` if it is kept in memory."""
@@ -167,6 +196,7 @@ class Mailbox:
         self._waiting.append(message_id)
         if item is not None:
             self.fresh[message_id] = item
+            self.memory.left -= len(item.data) + _ITEM_BYTES
 
     def returned(self, item: Item) -> None:
         """Note that a claimed message was put back at the head of the line."""
@@ -176,6 +206,9 @@ class Mailbox:
 
     def head(self) -> str | None:
         """Return the id that is next in line, or None."""
+        if not self._in_order:
+            self._waiting = deque(sorted(self._waiting))
+            self._in_order = True
         while self._waiting:
             if self._waiting[0] in self._known:
                 return self._waiting[0]
@@ -185,6 +218,7 @@ class Mailbox:
     def waiting(self, limit: int) -> list[str]:
         """Return the oldest waiting ids."""
         found: list[str] = []
+        self.head()
         for message_id in self._waiting:
             if len(found) >= limit:
                 break
@@ -204,7 +238,7 @@ class Mailbox:
     def take(self, message_id: str) -> Item | BadFile | None:
         """Claim one message; None if somebody else has it."""
         self._known.discard(message_id)
-        item = self.fresh.pop(message_id, None)
+        item = self._recall(message_id)
         if not self.maildir.claim(message_id):
             return None
         if item is None:
@@ -214,6 +248,13 @@ class Mailbox:
             item = read
         item.delivery.status = Status.CUR
         self.claimed[message_id] = item
+        return item
+
+    def _recall(self, message_id: str) -> Item | None:
+        """Take a message that was kept out of memory."""
+        item = self.fresh.pop(message_id, None)
+        if item is not None:
+            self.memory.left += len(item.data) + _ITEM_BYTES
         return item
 
     def read(self, state: str, message_id: str) -> Item | BadFile:
@@ -239,3 +280,8 @@ class Mailbox:
             size=len(data),
         )
         return Item(envelope, data, delivery)
+
+
+def _newest(ids: set[str]) -> str:
+    newest = max(ids, default="")
+    return newest if not newest or is_ulid(newest) else max(filter(is_ulid, ids), default="")

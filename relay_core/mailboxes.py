@@ -16,8 +16,9 @@ from relay_core.deadletters import decode_dead_letter
 from relay_core.delivery import TargetKind
 from relay_core.endpoints import EndpointFile, read_endpoint_file, write_endpoint_file
 from relay_core.envelope import decode_envelope
+from relay_core.files import storage_error
 from relay_core.ids import is_ulid
-from relay_core.mailbox import BadFile, Mailbox
+from relay_core.mailbox import BadFile, Mailbox, Memory
 from relay_core.maildir import CUR, FAILED, NEW, Maildir
 from relay_core.subjects import subject_hash
 from relay_core.trie import SubjectTrie
@@ -32,6 +33,7 @@ class Mailboxes:
         self.directory = directory
         self._read_limit = read_limit
         self._sync = sync
+        self._memory = Memory()
         self._by_hash: dict[str, Mailbox] = {}
         self._endpoints: SubjectTrie[Mailbox] = SubjectTrie()
         self._subjects: SubjectTrie[Mailbox] = SubjectTrie()
@@ -80,9 +82,13 @@ class Mailboxes:
                 if path.is_dir():
                     logger.warning("%s does not say whose mailbox it is: left alone", path)
                 continue
-            mailbox = Mailbox(name, about, Maildir(path), read_limit=self._read_limit)
-            mailbox.maildir.create(sync=False)
-            strays = mailbox.scan()
+            mailbox = Mailbox(name, about, Maildir(path), read_limit=self._read_limit, memory=self._memory)
+            try:
+                mailbox.maildir.create(sync=False)
+                strays = mailbox.scan()
+            except OSError as error:
+                logger.error("%s cannot be used and is left alone: %s", path, error)
+                continue
             if strays:
                 bad.append((mailbox, strays))
             self._add(mailbox)
@@ -92,14 +98,17 @@ class Mailboxes:
         """Return a subject's mailbox, made or updated as needed. Blocks.
 
         Raises:
-            OSError, StorageError: if the disk refuses.
+            StorageError: if the disk refuses.
         """
         hash = subject_hash(subject)
         mailbox = self._by_hash.get(hash)
         if mailbox is None:
             about = EndpointFile(subject=subject, registered_at=now, registered=registered, kind=kind)
-            mailbox = Mailbox(hash, about, self.maildir(hash), read_limit=self._read_limit)
-            mailbox.maildir.create(sync=self._sync)
+            mailbox = Mailbox(hash, about, self.maildir(hash), read_limit=self._read_limit, memory=self._memory)
+            try:
+                mailbox.maildir.create(sync=self._sync)
+            except OSError as error:
+                raise storage_error("make", mailbox.maildir.path, error) from error
             write_endpoint_file(mailbox.maildir.path, about, sync=self._sync)
             mailbox.scan()
             self._add(mailbox)

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
 from pathlib import Path
 
@@ -60,7 +61,8 @@ class Maildir:
             try:
                 os.mkdir(path, 0o700)
             except FileExistsError:
-                continue
+                if not os.path.isdir(path):
+                    raise
         if sync:
             fsync_directory(self.path)
             fsync_directory(self.path.parent)
@@ -138,7 +140,7 @@ class Maildir:
     def write_failed(self, message_id: str, record: bytes) -> None:
         """Write a record to ``failed/``, replacing an older one of the same message."""
         tmp = f"{self.tmp}{message_id}.json"
-        _write_file(tmp, record, replace=True)
+        _write_file(tmp, record)
         os.rename(tmp, f"{self.failed}{message_id}.json")
 
     def set_aside(self, state: str, name: str, message_id: str) -> None:
@@ -146,18 +148,14 @@ class Maildir:
         os.rename(f"{self.path}/{state}/{name}", f"{self.failed}{message_id}.original")
 
     def remove_original(self, message_id: str) -> None:
-        """Remove a file that was set aside, whatever it is.
-
-        Raises:
-            OSError: if it is a directory that is not empty.
-        """
+        """Remove a file that was set aside, whatever it is; a directory with all that is in it."""
         path = f"{self.failed}{message_id}.original"
         try:
             os.unlink(path)
         except FileNotFoundError:
             return
         except (IsADirectoryError, PermissionError):
-            os.rmdir(path)
+            shutil.rmtree(path)
 
     def read(self, state: str, message_id: str, *, limit: int) -> bytes:
         """Return a message's bytes.
@@ -176,7 +174,7 @@ class Maildir:
         """Return the names of the message files in a state, unordered."""
         try:
             return [name for name in os.listdir(f"{self.path}/{state}") if not name.startswith(".")]
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
 
     def ids(self, state: str) -> list[str]:
@@ -200,10 +198,14 @@ class Maildir:
         """Remove the directories and endpoint.json; fails if any message is left.
 
         Raises:
-            OSError: if a directory is not empty.
+            OSError: if a directory is not empty; all of them are there then.
         """
-        for path in (self.new, self.cur, self.failed, self.tmp):
-            os.rmdir(path)
+        try:
+            for path in (self.tmp, self.new, self.cur, self.failed):
+                os.rmdir(path)
+        except OSError:
+            self.create(sync=False)
+            raise
         (self.path / "endpoint.json").unlink(missing_ok=True)
         os.rmdir(self.path)
 
@@ -249,12 +251,10 @@ def read_regular(path: str, *, limit: int) -> bytes:
         os.close(fd)
 
 
-def _write_file(path: str, data: bytes, *, replace: bool = False) -> None:
+def _write_file(path: str, data: bytes) -> None:
     try:
         fd = os.open(path, _CREATE, 0o600)
-    except FileExistsError:
-        if not replace:
-            raise
+    except FileExistsError:  # left by a process that was killed
         os.unlink(path)
         fd = os.open(path, _CREATE, 0o600)
     try:

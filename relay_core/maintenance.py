@@ -7,15 +7,19 @@ this moment is left alone.
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from collections.abc import Callable
+from functools import partial
 
 from relay_core.bus import Bus
 from relay_core.clock import SystemClock
+from relay_core.config import DAY_MS
 from relay_core.deadletters import Code
+from relay_core.endpoints import write_endpoint_file
 from relay_core.lookups import checkpoint, expired, forget_traces, unread
 from relay_core.mailbox import BadFile
 
 _BATCH = 500
+_YIELD_EVERY = 16
 
 
 class Maintenance:
@@ -27,23 +31,13 @@ class Maintenance:
     async def expire(self) -> int:
         """Make dead letters of waiting messages whose TTL has passed; return how many."""
         now = self._bus.clock.now_ms()
-        moved = 0
-        while batch := await self._bus.index.run(lambda db: expired(db, now, _BATCH)):
-            moved += (done := await self._bury(batch, Code.EXPIRED, "message expired (TTL)"))
-            if not done:
-                break
-        return moved
+        return await self._bury_all(partial(expired, now_ms=now), Code.EXPIRED, "message expired (TTL)")
 
     async def retire_unread(self) -> int:
         """Make dead letters of messages that nobody has read for too long; return how many."""
         age = self._bus.config.retention.unread_ms
         before = self._bus.clock.now_ms() - age
-        moved = 0
-        while batch := await self._bus.index.run(lambda db: unread(db, before, _BATCH)):
-            moved += (done := await self._bury(batch, Code.UNREAD, f"unread for {age // 86_400_000} days"))
-            if not done:
-                break
-        return moved
+        return await self._bury_all(partial(unread, before_ms=before), Code.UNREAD, f"unread for {age / DAY_MS:g} days")
 
     async def purge_dead_letters(self) -> int:
         """Remove dead letters that are older than they are kept; return how many."""
@@ -68,13 +62,19 @@ class Maintenance:
 
     async def drop_empty_mailboxes(self) -> int:
         """Remove mailboxes that are no endpoints and hold nothing; return how many."""
-        dropped = 0
-        for mailbox in self._bus.mailboxes:
-            with suppress(OSError):
-                if not mailbox.about.registered and self._bus.mailboxes.drop(mailbox):
-                    self._bus.drops.remove(mailbox.hash)
-                    self._bus.breakers.forget(mailbox.hash)
+        bus, dropped = self._bus, 0
+        for mailbox in bus.mailboxes:
+            path = mailbox.maildir.path
+            try:
+                if not mailbox.about.registered and bus.mailboxes.drop(mailbox):
+                    bus.drops.remove(mailbox.hash)
+                    bus.breakers.forget(mailbox.hash)
                     dropped += 1
+            except OSError:
+                # Not empty after all (a leftover in tmp/, a stranger's file): whole again, as the bus knows it.
+                mailbox.maildir.create(sync=False)
+                write_endpoint_file(path, mailbox.about, sync=False)
+                bus.drops.add(mailbox.hash, path / "new")
         return dropped
 
     async def checkpoint_index(self) -> dict[str, int]:
@@ -86,16 +86,34 @@ class Maintenance:
         self._bus.rescan()
         return repaired
 
-    async def _bury(self, batch: list[tuple[str, str]], code: str, reason: str) -> int:
-        buried = 0
-        for target, message_id in batch:
-            mailbox = self._bus.mailboxes.get(target)
-            if mailbox is None:
-                continue
-            taken = mailbox.take(message_id)
-            if isinstance(taken, BadFile):
-                await self._bus.parking.set_aside(mailbox, taken)
-            elif taken is not None:
-                await self._bus.parking.park(mailbox, taken, code=code, reason=reason)
-                buried += 1
+    async def _bury_all(self, find: Callable[..., list[tuple[str, str]]], code: str, reason: str) -> int:
+        """Bury what the index finds, batch by batch, passing over what somebody else has."""
+        buried = passed = 0
+        while batch := await self._bus.index.run(partial(find, limit=_BATCH, skip=passed)):
+            for target, message_id in batch:
+                if await self._bury(target, message_id, code, reason):
+                    buried += 1
+                    if buried % _YIELD_EVERY == 0:
+                        await asyncio.sleep(0)
+                else:
+                    passed += 1
         return buried
+
+    async def _bury(self, target: str, message_id: str, code: str, reason: str) -> bool:
+        bus = self._bus
+        mailbox = bus.mailboxes.get(target)
+        taken = mailbox.take(message_id) if mailbox is not None else None
+        if mailbox is None or taken is None:
+            return False
+        if isinstance(taken, BadFile):
+            await bus.parking.set_aside(mailbox, taken)
+            return False
+        if taken.probe:
+            bus.breakers.release(mailbox.hash)
+        if taken.fanout is not None:
+            taken.fanout.failed(taken, code, reason)
+        else:
+            await bus.parking.park(mailbox, taken, code=code, reason=reason)
+        if bus.dispatch.on_settled is not None:
+            bus.dispatch.on_settled(taken, False)
+        return True

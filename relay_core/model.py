@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict
@@ -33,10 +34,15 @@ def trusted(model: type[M], values: dict[str, Any]) -> M:
     """
     made = model.__new__(model)
     _set(made, "__dict__", values)
-    _set(made, "__pydantic_fields_set__", set(values))
+    _set(made, "__pydantic_fields_set__", _fields(model))
     _set(made, "__pydantic_extra__", None)
     _set(made, "__pydantic_private__", None)
     return made
 
 
 _set = object.__setattr__
+
+
+@cache
+def _fields(model: type[BaseModel]) -> set[str]:
+    return set(model.model_fields)  # shared: trusted models are frozen and never change it

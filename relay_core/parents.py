@@ -13,6 +13,7 @@ from typing import NamedTuple
 import orjson
 
 from relay_core.envelope import Budget
+from relay_core.ids import is_ulid
 from relay_core.index import Index
 from relay_core.mailboxes import Mailboxes
 from relay_core.subjects import subject_hash
@@ -41,7 +42,7 @@ class Parents:
     async def find(self, message_id: str, sender: str) -> Parent | None:
         """Return what a parent had left for the sender, or, failing that, for whoever had least."""
         held = self._held(message_id, sender)
-        if held is not None:
+        if held is not None or not is_ulid(message_id):
             return held
         try:
             row = await self._index.run(lambda db: db.execute(_QUERY, (message_id, subject_hash(sender))).fetchone())

@@ -13,7 +13,9 @@ from relay_core.clock import Clock
 from relay_core.commit import Change, Commits, Op
 from relay_core.deadletters import Code, encode_dead_letter
 from relay_core.delivery import Delivery, Status, TargetKind
+from relay_core.ids import is_ulid
 from relay_core.mailbox import BadFile, Item, Mailbox
+from relay_core.maildir import FAILED
 from relay_core.recorder import Recorder
 
 logger = logging.getLogger(__name__)
@@ -27,6 +29,8 @@ class Parking:
         self._recorder = recorder
         self._clock = clock
         self._new_id = new_id
+        self.on_parked: Callable[[Item, bool], None] | None = None
+        """Told of every message that was parked, and whether other targets took it."""
 
     async def park(
         self,
@@ -59,11 +63,15 @@ class Parking:
         error = await self._commit(mailbox, item.envelope.id, record)
         if error is None:
             self._recorder.parked(delivery, dead=not partial)
+            if self.on_parked is not None:
+                self.on_parked(item, partial)
         return error
 
     async def set_aside(self, mailbox: Mailbox, bad: BadFile) -> None:
         """Move a file that is no message out of the way, unopened, and say why."""
-        message_id = bad.message_id or self._new_id()
+        message_id = bad.message_id
+        if not is_ulid(message_id) or FAILED in mailbox.maildir.whereabouts(message_id):
+            message_id = self._new_id()  # it has none, or a dead letter has the same and stays
         try:
             mailbox.maildir.set_aside(bad.state, bad.name, message_id)
         except FileNotFoundError:

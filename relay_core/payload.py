@@ -81,7 +81,7 @@ def encode_payload(payload: Any, *, limit: int) -> bytes:
             beyond 64 bits), longer than `limit` bytes or nested deeper than 100 levels.
     """
     try:
-        if isinstance(payload, BaseModel):
+        if type(payload) is not dict and isinstance(payload, BaseModel):
             _check_values(payload.model_dump())  # before the JSON form, which has null for NaN
             payload = payload.model_dump(mode="json", by_alias=True, exclude_none=True)
         data = orjson.dumps(payload, option=_STRICT)
@@ -97,7 +97,7 @@ def encode_payload(payload: Any, *, limit: int) -> bytes:
         )
     # The bytes tell cheaply when a closer look is needed: each level opens a bracket, and
     # orjson writes NaN and Infinity as null.
-    if data.count(b"[") + data.count(b"{") > MAX_DEPTH or b"null" in data:
+    if data.count(b"null") or (len(data) > 2 * MAX_DEPTH and data.count(b"[") + data.count(b"{") > MAX_DEPTH):
         _check_values(payload)
     return data
 

@@ -25,47 +25,33 @@ settles the result ends the run.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
 
 from relay_core.access import AccessControl, AccessRule
-from relay_core.backpressure import BackpressureVerdict, check_backpressure, pressure_signal
-from relay_core.breaker import CircuitBreakers, CircuitState
-from relay_core.budget import clamp_budget, refuse_budget, spend
-from relay_core.clock import Clock, iso
-from relay_core.commit import Change, Commits
-from relay_core.config import RelayConfig
+from relay_core.budget import clamp_budget, refuse_budget
+from relay_core.clock import Clock
+from relay_core.config import BudgetConfig
 from relay_core.deadletters import Code
-from relay_core.dedupe import Dedupe
 from relay_core.delivery import Status, TargetKind
-from relay_core.dispatch import Dispatch
 from relay_core.envelope import Budget
 from relay_core.errors import AccessDenied
-from relay_core.events import EventKind
-from relay_core.fanout import Fanout
 from relay_core.files import storage_error
 from relay_core.index import PublishRow
-from relay_core.mailbox import Item, Mailbox
+from relay_core.mailbox import Mailbox
 from relay_core.mailboxes import Mailboxes
 from relay_core.parents import Parents
 from relay_core.parking import Parking
 from relay_core.payload import encode_payload
-from relay_core.publication import REFUSED_TARGET, Publication, Stored, Target, refused_delivery
+from relay_core.publication import Publication, Settings, Target, Unstored
 from relay_core.ratelimit import RateLimiter
 from relay_core.recorder import Recorder
-from relay_core.results import AdapterResult, PublishResult, Reason
-from relay_core.signals import SignalHub
-from relay_core.subjects import is_pattern, subject_hash, validate_subject
+from relay_core.results import PublishResult, Reason
+from relay_core.subjects import ADAPTER_PREFIX, is_subject, subject_hash, validate_subject
 
 ACCEPTED = "accepted"
+EVERY_TARGET = "*"
 
 Stage = Callable[[Publication], Awaitable[None] | None]
 OpenMailbox = Callable[[str, str], Awaitable[Mailbox]]
-
-
-class Settings(Protocol):
-    """The configuration in force."""
-
-    config: RelayConfig
 
 
 async def run_pipeline(stages: Sequence[Stage], publication: Publication) -> PublishResult:
@@ -87,8 +73,9 @@ class Validate:
 
     def __call__(self, publication: Publication) -> None:
         subject = publication.subject
-        validate_subject(subject, allow_wildcards=True)
-        publication.is_broadcast = is_pattern(subject)
+        if not isinstance(subject, str) or not is_subject(subject):
+            validate_subject(subject, allow_wildcards=True)
+            publication.is_broadcast = True
         validate_subject(publication.sender)
         if publication.reply_to is not None:
             validate_subject(publication.reply_to)
@@ -98,20 +85,34 @@ class Validate:
 class Stamp:
     """Give the message its id, its time and its budget."""
 
-    def __init__(self, settings: Settings, clock: Clock, new_id: Callable[[], str], parents: Parents) -> None:
+    def __init__(self, settings: Settings, clock: Clock, new_id: Callable[[int], str], parents: Parents) -> None:
         self._settings = settings
         self._clock = clock
         self._new_id = new_id
         self._parents = parents
+        self._plain_at = -1
+        self._plain_ceilings: BudgetConfig | None = None
+        self._plain: Budget
 
     def __call__(self, publication: Publication) -> Awaitable[None] | None:
-        publication.id = publication.trace_id = self._new_id()
-        publication.created_ms = self._clock.now_ms()
+        publication.created_ms = now = self._clock.now_ms()
+        publication.id = publication.trace_id = self._new_id(now)
         publication.started = self._clock.monotonic()
         if publication.parent_id is not None:
             return self._inherit(publication, publication.parent_id)
-        self._set_budget(publication, None)
+        if publication.overrides is not None:
+            self._set_budget(publication, None)
+        else:
+            publication.budget = self._plain_budget(now)
         return None
+
+    def _plain_budget(self, now: int) -> Budget:
+        """Return the budget of a publish that asks for nothing: the same for all of one millisecond."""
+        ceilings = self._settings.config.budget
+        if self._plain_at != now or self._plain_ceilings is not ceilings:
+            self._plain_at, self._plain_ceilings = now, ceilings
+            self._plain = clamp_budget(now, None, ceilings)
+        return self._plain
 
     async def _inherit(self, publication: Publication, parent_id: str) -> None:
         parent = await self._parents.find(parent_id, publication.sender)
@@ -120,9 +121,8 @@ class Stamp:
         self._set_budget(publication, parent.budget if parent is not None else None)
 
     def _set_budget(self, publication: Publication, parent: Budget | None) -> None:
-        publication.budget = clamp_budget(
-            publication.created_ms, publication.overrides, self._settings.config.budget, parent
-        )
+        ceilings = self._settings.config.budget
+        publication.budget = clamp_budget(publication.created_ms, publication.overrides, ceilings, parent)
 
 
 class Access:
@@ -147,10 +147,10 @@ class RateLimit:
         self._recorder = recorder
 
     def __call__(self, publication: Publication) -> None:
-        verdict = self._limiter.admit(publication.sender)
-        if not verdict.allowed:
+        if not self._limiter.take(publication.sender, publication.created_ms):
+            verdict = self._limiter.check(publication.sender, publication.created_ms)
             note_refused(publication, self._recorder, Reason.RATE_LIMITED, verdict.reason or "")
-            publication.reject(REFUSED_TARGET, Reason.RATE_LIMITED)
+            publication.reject(EVERY_TARGET, Reason.RATE_LIMITED)
             publication.settle()
 
 
@@ -199,8 +199,8 @@ class Match:
         publication.targets = self._adapters(subject, publication.origin)
         endpoint = self._mailboxes.endpoint(subject)
         if endpoint is not None:
-            publication.targets.insert(0, Target(endpoint))
-        elif listeners := self._listeners(subject):
+            publication.targets = [Target(endpoint), *publication.targets]
+        elif not subject.startswith(ADAPTER_PREFIX) and (listeners := self._listeners(subject)):
             return self._add_listeners(publication, listeners)
         return None
 
@@ -222,170 +222,6 @@ class Match:
         if denial is not None and not targets:
             deny(publication, self._recorder, denial.reason or "denied by an access rule", denial.rule)
         return targets
-
-
-class Deliver:
-    """Store a copy with every target that takes one, then hand it over."""
-
-    def __init__(
-        self,
-        settings: Settings,
-        breakers: CircuitBreakers,
-        signals: SignalHub,
-        commits: Commits,
-        dispatch: Dispatch,
-        recorder: Recorder,
-        clock: Clock,
-        fanouts: Callable[[Publication], Fanout],
-        dedupe: Dedupe,
-    ) -> None:
-        self._settings = settings
-        self._breakers = breakers
-        self._signals = signals
-        self._commits = commits
-        self._dispatch = dispatch
-        self._recorder = recorder
-        self._clock = clock
-        self._fanouts = fanouts
-        self._dedupe = dedupe
-
-    def __call__(self, publication: Publication) -> Awaitable[None] | None:
-        if not publication.targets:
-            return None
-        stored = [copy for target in publication.targets if (copy := self._prepare(publication, target))]
-        return self._store(publication, stored) if stored else None
-
-    def _prepare(self, publication: Publication, target: Target) -> Stored | None:
-        """Take one target through its gates; None if it refuses."""
-        mailbox = target.mailbox
-        limits = self._settings.config.reliability.backpressure
-        pressure = check_backpressure(mailbox.load, limits)
-        if limits.enabled:
-            if publication.pressure is None:
-                publication.pressure = {}
-            publication.pressure[mailbox.hash] = pressure.pressure
-            if pressure.pressure >= limits.pressure_warning_at:
-                self._warn(publication, mailbox, pressure)
-            else:
-                mailbox.warned = False
-        if not pressure.allowed:
-            self._refuse(publication, target, Reason.BACKPRESSURE, pressure.reason or "")
-            return None
-        verdict = self._breakers.check(mailbox.hash)
-        if not verdict.allowed:
-            self._refuse(publication, target, Reason.CIRCUIT_OPEN, verdict.reason or "")
-            return None
-        probe = verdict.state is CircuitState.HALF_OPEN
-        if probe and mailbox.depth:
-            # The head of the backlog is the probe; a newcomer must not take its permit.
-            self._breakers.release(mailbox.hash)
-            self._dispatch.kick(mailbox)
-            self._refuse(publication, target, Reason.CIRCUIT_OPEN, f"circuit half open for {mailbox.hash}")
-            return None
-        if publication.is_broadcast and mailbox.subject in publication.budget.ancestor_chain:
-            if probe:
-                self._breakers.release(mailbox.hash)
-            reason = f"cycle detected: {mailbox.subject} already in chain"
-            self._refuse(publication, target, Reason.BUDGET_EXCEEDED, reason)
-            return None
-        address = mailbox.subject if publication.is_broadcast else publication.subject
-        budget = spend(publication.budget, mailbox.subject)
-        delivery = publication.delivery(mailbox.hash, mailbox.about.kind, mailbox.subject, Status.NEW, budget)
-        mailbox.reserved += 1
-        return Stored(target, budget, publication.encode(address, budget), delivery, probe)
-
-    def _warn(self, publication: Publication, mailbox: Mailbox, pressure: BackpressureVerdict) -> None:
-        config = self._settings.config.reliability.backpressure
-        signal = pressure_signal(pressure, mailbox.subject, config, iso(publication.created_ms))
-        if signal is not None:
-            self._signals.emit(publication.sender, signal)
-        if not mailbox.warned:
-            mailbox.warned = True
-            self._recorder.event(
-                EventKind.PRESSURE,
-                subject=mailbox.subject,
-                target=mailbox.hash,
-                status="warning",
-                detail=f"{pressure.current_size}/{config.max_mailbox_size}",
-            )
-
-    def _refuse(self, publication: Publication, target: Target, code: str, reason: str) -> None:
-        mailbox = target.mailbox
-        publication.reject(mailbox.hash, code)
-        if target.adapter is not None:
-            add_adapter_result(publication, AdapterResult(adapter_id=target.adapter, status="refused", error=reason))
-        delivery = publication.delivery(
-            mailbox.hash, mailbox.about.kind, mailbox.subject, Status.REFUSED, publication.budget
-        )
-        delivery.code, delivery.reason = code, reason
-        self._recorder.refused(delivery)
-
-    async def _store(self, publication: Publication, copies: list[Stored]) -> None:
-        fanout = self._fanouts(publication) if any(copy.target.awaited for copy in copies) else None
-        planned = None
-        if publication.dedupe is not None:
-            takers = sum(copy.target.weight for copy in copies)
-            planned = PublishResult(message_id=publication.id, delivered_to=takers)
-
-        def settle(change: Change) -> None:
-            if planned is not None and publication.dedupe is not None and change.error is None:
-                # Before the caller can be cancelled; the exact outcome replaces it.
-                self._dedupe.remember(publication.dedupe, planned)
-            for position, copy in enumerate(copies):
-                error = change.failure(position)
-                if error is None:
-                    self._took(publication, copy, fanout)
-                else:
-                    self._failed(publication, copy, error)
-
-        replaces = publication.replaces
-        ops = [copy.op(replaces) for copy in copies]
-        if replaces is not None and not any(op.kind == "again" for op in ops):
-            ops.append(replaces)
-        change = Change(
-            publication.id,
-            ops,
-            settle,
-            dedupe=publication.dedupe,
-            result=planned.to_wire() if planned is not None else None,
-        )
-        await self._commits.commit(change, atomic=replaces is not None)
-        if change.error is not None:
-            raise storage_error("store in", copies[0].target.mailbox.maildir.path, change.error) from change.error
-        if fanout is not None:
-            await fanout.wait()
-
-    def _took(self, publication: Publication, copy: Stored, fanout: Fanout | None) -> None:
-        """Count a stored copy and hand it over. Runs on the loop, in commit order."""
-        target, delivery = copy.target, copy.delivery
-        mailbox = target.mailbox
-        now = self._clock.monotonic()
-        delivery.stored_ms = publication.created_ms + (now - publication.started) * 1000
-        item = None
-        if copy.probe or target.awaited or mailbox.wants(len(copy.data)):
-            item = publication.item(mailbox, copy.budget, copy.data, delivery)
-            item.probe = copy.probe
-            item.stored_at = now
-            if fanout is not None and target.awaited:
-                item.fanout = fanout
-                fanout.expect(item, target)
-        mailbox.arrived(publication.id, item)
-        if not target.awaited:
-            publication.delivered += target.weight
-        self._recorder.stored(delivery)
-        if mailbox.keep:
-            self._dispatch.kick(mailbox)
-        else:
-            self._breakers.record_success(mailbox.hash)
-
-    def _failed(self, publication: Publication, copy: Stored, error: OSError) -> None:
-        mailbox = copy.target.mailbox
-        mailbox.reserved -= 1
-        mailbox.degraded = str(error)
-        self._breakers.record_failure(mailbox.hash)
-        if publication.unstored is None:
-            publication.unstored = []
-        publication.unstored.append((copy, error))
 
 
 class Settle:
@@ -417,27 +253,24 @@ class Settle:
         await self._graves.bury(publication, Code.NO_MATCH, "no matching endpoints or adapters", Status.NO_SUBSCRIBER)
         publication.settle()
 
-    async def _unstored(self, publication: Publication, unstored: list[tuple[Stored, OSError]]) -> None:
+    async def _unstored(self, publication: Publication, unstored: list[Unstored]) -> None:
         """Keep the copies that could not be stored: aside if others were, else as dead letters.
 
         Raises:
             StorageError: if nothing was stored and nothing could be kept.
         """
         kept = 0
-        for copy, error in unstored:
-            mailbox = copy.target.mailbox
-            item = publication.item(mailbox, copy.budget, copy.data, copy.delivery)
+        for target, item, error in unstored:
             reason = f"could not be stored: {error}"
             partial = publication.delivered > 0
-            kept += (
-                await self._parking.park(mailbox, item, code=Code.STORE_FAILED, reason=reason, partial=partial) is None
+            lost = await self._parking.park(
+                target.mailbox, item, code=Code.STORE_FAILED, reason=reason, partial=partial
             )
-            if publication.failures is None:
-                publication.failures = []
-            publication.failures.append(reason)
+            kept += lost is None
+            publication.note_failure(reason)
         if not publication.delivered and not kept:
-            copy, error = unstored[0]
-            raise storage_error("store in", copy.target.mailbox.maildir.path, error) from error
+            target, _, error = unstored[0]
+            raise storage_error("store in", target.mailbox.maildir.path, error) from error
         self._finish(publication)
 
 
@@ -458,7 +291,7 @@ class Graves:
         mailbox = await self._open_mailbox(subject, TargetKind.NONE)
         data = publication.encode(subject, publication.budget)
         delivery = publication.delivery(mailbox.hash, TargetKind.NONE, subject, status, publication.budget)
-        item = Item(publication.envelope(subject, publication.budget), data, delivery)
+        item = publication.item(mailbox, publication.budget, data, delivery)
         error = await self._parking.park(mailbox, item, code=code, reason=reason, stage="gate", status=status)
         if error is not None:
             raise storage_error("keep the dead letter in", mailbox.maildir.path, error) from error
@@ -485,24 +318,22 @@ def note_publish(
 ) -> None:
     """Write down a publish for rate accounting, dedupe and the event log."""
     budget = publication.budget
-    recorder.published(
-        PublishRow(
-            publication.id,
-            publication.subject,
-            publication.sender,
-            publication.reply_to,
-            publication.created_ms,
-            publication.trace_id,
-            publication.parent_id,
-            status,
-            len(publication.data),
-            publication.dedupe,
-            result.to_wire() if result is not None and publication.dedupe is not None else None,
-        ),
-        hops=budget.hop_count,
-        calls=budget.call_budget_remaining,
-        started=publication.started,
+    row = PublishRow(
+        publication.id,
+        publication.subject,
+        publication.sender,
+        publication.reply_to,
+        publication.created_ms,
+        publication.trace_id,
+        publication.parent_id,
+        status,
+        len(publication.data),
+        budget.hop_count,
+        budget.call_budget_remaining,
+        publication.dedupe,
+        result.to_wire() if result is not None and publication.dedupe is not None else None,
     )
+    recorder.published(row, publication.started)
 
 
 def note_refused(publication: Publication, recorder: Recorder, code: str, reason: str) -> None:
@@ -518,13 +349,12 @@ def note_refused(publication: Publication, recorder: Recorder, code: str, reason
             publication.parent_id,
             Status.REFUSED,
             len(publication.data),
+            publication.budget.hop_count,
+            publication.budget.call_budget_remaining,
         )
     )
-    recorder.refused(refused_delivery(publication, code, reason))
-
-
-def add_adapter_result(publication: Publication, result: AdapterResult) -> None:
-    """Add what an adapter did to the result."""
-    if publication.adapter_results is None:
-        publication.adapter_results = []
-    publication.adapter_results.append(result)
+    delivery = publication.delivery(
+        EVERY_TARGET, TargetKind.NONE, publication.subject, Status.REFUSED, publication.budget
+    )
+    delivery.code, delivery.reason = code, reason
+    recorder.refused(delivery)

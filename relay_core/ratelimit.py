@@ -117,16 +117,33 @@ class RateLimiter:
         for sender, window in self._windows.items():
             window.limit = resolve_limit(sender, config)
 
+    def take(self, sender: str, now: int) -> bool:
+        """Record a publish at wall time `now` in milliseconds, if the sender may make one then."""
+        if not self._enabled:
+            return True
+        window = self._windows.get(sender) or self._open(sender)
+        log = window.log
+        # Most often nothing has left the window and the clock has not gone back.
+        if log and (log[0] <= now - self._window_ms or log[-1] > now):
+            window.slide(now, self._window_ms)
+        if len(log) >= window.limit:
+            return False
+        log.append(now)
+        return True
+
     def admit(self, sender: str) -> RateLimitVerdict:
         """Decide whether the sender may publish now and, if so, record it."""
+        now = self._clock.now_ms()
+        verdict = self.check(sender, now)
+        self.take(sender, now)
+        return verdict
+
+    def check(self, sender: str, now: int) -> RateLimitVerdict:
+        """Say whether the sender may publish at wall time `now`, and what it has used; record nothing."""
         if not self._enabled:
             return _NOT_LIMITED
-        now = self._clock.now_ms()
         window = self._windows.get(sender) or self._open(sender)
-        verdict = _judge(window.slide(now, self._window_ms), window.limit, self._window_secs)
-        if verdict.allowed:
-            window.log.append(now)
-        return verdict
+        return _judge(window.slide(now, self._window_ms), window.limit, self._window_secs)
 
     def warm(self, entries: Iterable[tuple[str, int]]) -> None:
         """Record earlier publishes (sender, wall time in ms), in any order, as a restart finds them in the index."""

@@ -11,7 +11,7 @@ from typing import Any
 from relay_core.clock import Clock
 from relay_core.delivery import Delivery, Status
 from relay_core.event_log import EventLog
-from relay_core.events import EventKind
+from relay_core.events import MAX_DETAIL, EventKind
 from relay_core.index import Index, PublishRow
 from relay_core.metrics import BUDGET_CODES, Metrics
 
@@ -25,16 +25,11 @@ class Recorder:
         self.events = events
         self._clock = clock
 
-    def published(self, row: PublishRow, *, hops: int, calls: int, started: float) -> None:
+    def published(self, row: PublishRow, started: float) -> None:
         """Note a publish that passed the gates, or was dead-lettered there."""
         self.index.note(row)
         self.metrics.published(row.size, started)
-        # fmt: off
-        self.events.emit_row((
-            row.created_ms, EventKind.PUBLISH, row.id, row.trace_id, row.parent_id, row.subject, row.sender,
-            None, None, row.status, None, None, None, None, None, hops, calls, row.size, None, None,
-        ))
-        # fmt: on
+        self.events.emit_row((publish_event, row))
 
     def refused(self, delivery: Delivery) -> None:
         """Note that a rule turned a message away from a target, or altogether (target ``*``)."""
@@ -47,15 +42,7 @@ class Recorder:
         """Note that a mailbox has a message."""
         self.index.note(delivery)
         self.metrics.deliveries[Status.NEW] += 1
-        stored = delivery.stored_ms or delivery.sent_ms
-        store_us = int((stored - delivery.sent_ms) * 1000)
-        # fmt: off
-        self.events.emit_row((
-            int(stored), EventKind.STORED, delivery.message_id, delivery.trace_id, delivery.parent_id,
-            delivery.subject, delivery.sender, delivery.target, delivery.kind, Status.NEW, None,
-            store_us, None, None, store_us, delivery.hops_after, delivery.calls_after, delivery.size, None, None,
-        ))
-        # fmt: on
+        self.events.emit_row((stored_event, delivery))
 
     def claimed(self, delivery: Delivery) -> None:
         """Note that a pull consumer holds a message."""
@@ -66,16 +53,8 @@ class Recorder:
         """Note that a delivery's handlers are through (status done or partial)."""
         self.index.note(delivery)
         self.metrics.deliveries[delivery.status] += 1
-        queue_us, handle_us, total_us = _latencies(delivery)
-        self.metrics.handled(queue_us, handle_us, total_us)
-        # fmt: off
-        self.events.emit_row((
-            int(delivery.handled_ms or 0), EventKind.HANDLED, delivery.message_id, delivery.trace_id,
-            delivery.parent_id, delivery.subject, delivery.sender, delivery.target, delivery.kind, delivery.status,
-            delivery.code, None, queue_us, handle_us, total_us, delivery.hops_after, delivery.calls_after,
-            delivery.size, None, delivery.reason,
-        ))
-        # fmt: on
+        self.metrics.handled(*_latencies(delivery))
+        self.events.emit_row((handled_event, delivery))
 
     def parked(self, delivery: Delivery, *, dead: bool) -> None:
         """Note a message in ``failed/``: a dead letter, or a failed target's copy kept aside."""
@@ -143,3 +122,64 @@ def _latencies(delivery: Delivery) -> tuple[int, int, int]:
         int((handled - claimed) * 1000),
         int((handled - delivery.sent_ms) * 1000),
     )
+
+
+# The event log's thread calls these; what they read does not change any more by then. They write the
+# schema's JSON names (events.py) themselves, which costs a third of going through its fields.
+
+
+def publish_event(row: PublishRow) -> dict[str, Any]:
+    """Return the event of a publish."""
+    event = {
+        "time": row.created_ms,
+        "kind": EventKind.PUBLISH,
+        "messageId": row.id,
+        "traceId": row.trace_id,
+        "subject": row.subject,
+        "sender": row.sender,
+        "status": row.status,
+        "hopCount": row.hops,
+        "callsLeft": row.calls,
+        "bytes": row.size,
+    }
+    if row.parent_id is not None:
+        event["parentId"] = row.parent_id
+    return event
+
+
+def stored_event(delivery: Delivery) -> dict[str, Any]:
+    """Return the event of a copy that was stored."""
+    stored = delivery.stored_ms or delivery.sent_ms
+    event = _delivery_event(EventKind.STORED, delivery, stored)
+    event["status"] = Status.NEW
+    event["storeUs"] = event["totalUs"] = int((stored - delivery.sent_ms) * 1000)
+    return event
+
+
+def handled_event(delivery: Delivery) -> dict[str, Any]:
+    """Return the event of a delivery whose handlers are through."""
+    event = _delivery_event(EventKind.HANDLED, delivery, delivery.handled_ms or 0)
+    event["status"] = delivery.status
+    event["queueUs"], event["handleUs"], event["totalUs"] = _latencies(delivery)
+    if delivery.code is not None:
+        event["code"], event["detail"] = delivery.code, (delivery.reason or "")[:MAX_DETAIL]
+    return event
+
+
+def _delivery_event(kind: str, delivery: Delivery, time: float) -> dict[str, Any]:
+    event = {
+        "time": int(time),
+        "kind": kind,
+        "messageId": delivery.message_id,
+        "traceId": delivery.trace_id,
+        "subject": delivery.subject,
+        "sender": delivery.sender,
+        "target": delivery.target,
+        "targetKind": delivery.kind,
+        "hopCount": delivery.hops_after,
+        "callsLeft": delivery.calls_after,
+        "bytes": delivery.size,
+    }
+    if delivery.parent_id is not None:
+        event["parentId"] = delivery.parent_id
+    return event

@@ -22,6 +22,9 @@ from relay_core.journal import Journal, read_segment, segments, sync_file_system
 from relay_core.maildir import CUR, FAILED, NEW, STATES, Maildir, Unreadable
 
 _NO_LIMIT = 1 << 40
+_NOT_WHOLE = object()
+_FOREIGN = object()
+"""Somebody else's file: not ours to repair."""
 
 
 @dataclass(slots=True)
@@ -61,25 +64,30 @@ def recover(journal: Journal, maildir: Callable[[str], Maildir]) -> Recovered:
             recovered.completed += _restore(maildir(mailbox), op, message, data[0] if data else None)
     if synced:
         sync_file_system(journal.directory)
-    for _, path in old:
+    for sequence, path in old:
+        journal.resume_after(sequence)
         path.unlink(missing_ok=True)
     return recovered
 
 
 def _restore(box: Maildir, op: str, message: str, data: Any) -> int:
     """Make one message's place agree with its op; return 1 if something had to be done."""
-    where = {state for state in STATES if _whole(box, state, message)}
+    found = {state: content for state in STATES if (content := _content(box, state, message)) is not _NOT_WHOLE}
     changed = False
     if op in ("new", "again"):
-        if op == "again" and FAILED in where and where & {NEW, CUR}:
+        if op == "again" and found.keys() & {NEW, CUR}:
             changed = box.remove(FAILED, message)
-        elif not where or (op == "again" and where == {FAILED}):
+        elif not found or (op == "again" and found.keys() == {FAILED}):
             _clear(box, message)
             box.create(sync=True)
             box.write(message, orjson.dumps(data))
+            return 1
+        if found.get(NEW, _FOREIGN) not in (data, _FOREIGN):  # as it was before it failed and was replayed
+            box.remove(NEW, message)
+            box.write(message, orjson.dumps(data))
             changed = True
     elif op == "failed":
-        if FAILED not in where:
+        if found.get(FAILED, _NOT_WHOLE) not in (data, _FOREIGN):
             box.create(sync=True)
             box.write_failed(message, orjson.dumps(data))
             changed = True
@@ -94,14 +102,11 @@ def _clear(box: Maildir, message: str) -> bool:
     return any([box.remove(state, message) for state in STATES])
 
 
-def _whole(box: Maildir, state: str, message: str) -> bool:
-    """Tell whether the message is there in full: power loss leaves empty or zeroed files."""
+def _content(box: Maildir, state: str, message: str) -> Any:
+    """Return what a file holds, if it is there in full: power loss leaves empty or zeroed ones."""
     try:
-        orjson.loads(box.read(state, message, limit=_NO_LIMIT))
-    except FileNotFoundError:
-        return False
+        return orjson.loads(box.read(state, message, limit=_NO_LIMIT))
     except Unreadable:
-        return True  # somebody else's file: not ours to repair
-    except ValueError:
-        return False
-    return True
+        return _FOREIGN
+    except (FileNotFoundError, ValueError):
+        return _NOT_WHOLE

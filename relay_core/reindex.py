@@ -3,6 +3,10 @@
 `rebuild` fills an empty index: a row for every file, and what an old index still knows of
 messages that are no longer on disk. `reconcile` repairs one in place: rows for files that have
 none, and an end for rows whose file is gone. Both run on the index's own thread.
+
+The bus goes on meanwhile. It moves a file first and notes the row afterwards, and what it notes
+while this runs is written after it: so a row made here is at worst behind, never ahead, and is
+brought up to date by the row that is on its way. A file is looked at again before its row is ended.
 """
 
 from __future__ import annotations
@@ -14,16 +18,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+import orjson
+
 from relay_core.clock import parse_iso
-from relay_core.deadletters import Code, DeadLetter, decode_dead_letter
+from relay_core.deadletters import Code, DeadLetter, damaged_letter, dead_delivery, decode_dead_letter
 from relay_core.delivery import DELIVERY_COLUMNS, ON_DISK, Delivery, Status, stored_delivery
 from relay_core.endpoints import EndpointFile, read_endpoint_file
-from relay_core.envelope import Envelope, decode_envelope
+from relay_core.envelope import decode_envelope
+from relay_core.ids import is_ulid
 from relay_core.index import PublishRow, write_deliveries
 from relay_core.maildir import FAILED, NEW, STATES, Maildir
+from relay_core.schema import transaction
 
 _CHUNK = 500
 _STATUSES = ", ".join(f"'{status}'" for status in ON_DISK)
+_TARGETS = f"SELECT DISTINCT target FROM deliveries WHERE status IN ({_STATUSES})"
 _WAITING = f"SELECT message_id, status FROM deliveries WHERE target = ? AND status IN ({_STATUSES})"
 
 
@@ -43,24 +52,32 @@ class Reindexer:
     def rebuild(self, db: sqlite3.Connection, old: sqlite3.Connection | None) -> None:
         """Fill an empty index from the Maildir, and with the history that `old` still has."""
         if old is not None:
-            with suppress(sqlite3.Error):
-                _copy_history(old, db)
+            _copy_history(old, db)
         self.reconcile(db)
 
     def reconcile(self, db: sqlite3.Connection) -> dict[str, int]:
         """Repair the index in place; return how many rows were added and ended."""
         added = ended = 0
         for box in self._boxes():
-            rows: dict[str, dict[str, str]] = {state: {} for state in STATES}
-            for message_id, status in db.execute(_WAITING, (box.hash,)):
-                rows[ON_DISK[status]][message_id] = status
-            db.execute("BEGIN IMMEDIATE")
-            for state, known in rows.items():
-                on_disk = set(box.maildir.ids(state))
-                added += self._insert(db, box, state, sorted(on_disk - known.keys()))
-                ended += _end(db, box, state, known.keys() - on_disk)
-            db.execute("COMMIT")
+            with transaction(db):
+                rows: dict[str, dict[str, str]] = {state: {} for state in STATES}
+                for message_id, status in db.execute(_WAITING, (box.hash,)):
+                    rows[ON_DISK[status]][message_id] = status
+                for state, known in rows.items():
+                    on_disk = set(box.maildir.ids(state))
+                    added += self._insert(db, box, state, sorted(on_disk - known.keys()))
+                    ended += _end(db, box.hash, box.maildir, state, known.keys() - on_disk)
+        for (target,) in db.execute(_TARGETS).fetchall():
+            if not (self._mailboxes / target).exists():
+                ended += self._end_all(db, target)
         return {"added": added, "ended": ended}
+
+    def _end_all(self, db: sqlite3.Connection, target: str) -> int:
+        """Give an end to the rows of a mailbox that was removed."""
+        maildir = Maildir(self._mailboxes / target)
+        with transaction(db):
+            rows = db.execute(_WAITING, (target,)).fetchall()
+            return sum(_end(db, target, maildir, ON_DISK[status], [message_id]) for message_id, status in rows)
 
     def _boxes(self) -> Iterator[_Box]:
         try:
@@ -82,26 +99,41 @@ class Reindexer:
         return inserted
 
     def _read(self, box: _Box, state: str, message_id: str) -> Delivery | None:
+        if not is_ulid(message_id):
+            return None
         try:
             data = box.maildir.read(state, message_id, limit=self._limit)
-            if state != FAILED:
-                status = Status.NEW if state == NEW else Status.CUR
-                return self._delivery(box, decode_envelope(data), status, len(data))
-            letter = decode_dead_letter(message_id, data)
-            if letter.envelope is None:
-                return None
-            row = self._delivery(box, letter.envelope, _status_of(letter), len(data))
-            row.code, row.reason, row.replays = letter.code, letter.reason, letter.replays
-            row.handled_ms = parse_iso(letter.failed_at)
-        except (OSError, ValueError):
-            return None  # taken meanwhile, or bad: whoever claims it parks it
-        return row
+        except (OSError, ValueError) as error:
+            if state != FAILED or isinstance(error, FileNotFoundError):
+                return None  # taken meanwhile, or bad: whoever claims it parks it
+            return self._dead(box, damaged_letter(message_id, box.hash, error))
+        if state == FAILED:
+            try:
+                return self._dead(box, decode_dead_letter(message_id, data))
+            except ValueError as error:
+                return self._dead(box, damaged_letter(message_id, box.hash, error))
+        try:
+            envelope = decode_envelope(data)
+        except ValueError:
+            return None
+        if envelope.id != message_id:
+            return None
+        return stored_delivery(
+            envelope,
+            target=box.hash,
+            kind=box.about.kind,
+            target_subject=box.about.subject,
+            status=Status.NEW if state == NEW else Status.CUR,
+            size=len(orjson.dumps(envelope.payload)),
+        )
 
     @staticmethod
-    def _delivery(box: _Box, envelope: Envelope, status: str, size: int) -> Delivery:
-        return stored_delivery(
-            envelope, target=box.hash, kind=box.about.kind, target_subject=box.about.subject, status=status, size=size
+    def _dead(box: _Box, letter: DeadLetter) -> Delivery:
+        delivery = dead_delivery(
+            letter, target=box.hash, kind=box.about.kind, target_subject=box.about.subject, status=_status_of(letter)
         )
+        delivery.handled_ms = parse_iso(letter.failed_at)
+        return delivery
 
 
 def _status_of(letter: DeadLetter) -> str:
@@ -110,24 +142,24 @@ def _status_of(letter: DeadLetter) -> str:
     return Status.NO_SUBSCRIBER if letter.code == Code.NO_MATCH else Status.FAILED
 
 
-def _end(db: sqlite3.Connection, box: _Box, state: str, message_ids: Iterable[str]) -> int:
+def _end(db: sqlite3.Connection, target: str, maildir: Maildir, state: str, message_ids: Iterable[str]) -> int:
     """Give an end to rows whose message is nowhere on disk any more."""
-    gone = [one for one in message_ids if not box.maildir.whereabouts(one)]
+    gone = [one for one in message_ids if not maildir.whereabouts(one)]
     db.executemany(
         "UPDATE deliveries SET status = ? WHERE message_id = ? AND target = ?",
-        [(Status.PURGED if state == FAILED else Status.GONE, one, box.hash) for one in gone],
+        [(Status.PURGED if state == FAILED else Status.GONE, one, target) for one in gone],
     )
     return len(gone)
 
 
 def _copy_history(old: sqlite3.Connection, new: sqlite3.Connection) -> None:
-    """Copy what only an index knows: publishes, and how deliveries went."""
+    """Copy what only an index knows: publishes, and how deliveries went; from a damaged one, what can be read."""
     for table, columns in (("publishes", PublishRow._fields), ("deliveries", DELIVERY_COLUMNS)):
         names = ", ".join(columns)
         marks = ", ".join("?" for _ in columns)
-        new.execute("BEGIN IMMEDIATE")
-        new.executemany(
-            f"INSERT OR IGNORE INTO {table} ({names}) VALUES ({marks})",
-            old.execute(f"SELECT {names} FROM {table}"),
-        )
-        new.execute("COMMIT")
+        with transaction(new):
+            for order in ("ASC", "DESC"):  # from both ends, up to the damage
+                with suppress(sqlite3.Error):
+                    rows = old.execute(f"SELECT {names} FROM {table} ORDER BY {columns[0]} {order}")
+                    new.executemany(f"INSERT OR IGNORE INTO {table} ({names}) VALUES ({marks})", rows)
+                    break

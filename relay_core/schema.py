@@ -1,11 +1,16 @@
 """The index's tables, as migrations: entry *n* brings ``user_version`` from *n* to *n* + 1.
 
 One row per publish (rate accounting, dedupe) and one per delivery (key: message and target).
+
+An index costs every row that is in it, so all but one hold only the rows that somebody asks for:
+what waits, what is on disk, dead letters, replies. A message handled at once is in none of them.
 """
 
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 MIGRATIONS: tuple[str, ...] = (
     """
@@ -19,11 +24,13 @@ MIGRATIONS: tuple[str, ...] = (
         parent_id TEXT,
         status TEXT NOT NULL,
         size INTEGER NOT NULL,
+        hops INTEGER NOT NULL,
+        calls INTEGER NOT NULL,
         dedupe TEXT,
         result TEXT
     ) WITHOUT ROWID;
-    CREATE INDEX publishes_by_time ON publishes (created_ms, sender);
-    CREATE INDEX publishes_by_parent ON publishes (parent_id) WHERE parent_id IS NOT NULL;
+    CREATE INDEX publishes_by_time ON publishes (created_ms, sender, status);
+    CREATE INDEX outcomes ON publishes (id) WHERE result IS NOT NULL;
 
     CREATE TABLE deliveries (
         message_id TEXT NOT NULL,
@@ -54,10 +61,25 @@ MIGRATIONS: tuple[str, ...] = (
         outcomes TEXT,
         PRIMARY KEY (message_id, target)
     ) WITHOUT ROWID;
-    CREATE INDEX deliveries_by_status ON deliveries (status, target);
-    CREATE INDEX deliveries_by_trace ON deliveries (trace_id);
+    CREATE INDEX on_disk ON deliveries (target, status)
+        WHERE status IN ('new', 'cur', 'failed', 'aside', 'no_subscriber');
+    CREATE INDEX waiting_by_expiry ON deliveries (expires_ms) WHERE status = 'new';
+    CREATE INDEX waiting_by_age ON deliveries (stored_ms) WHERE status = 'new';
+    CREATE INDEX dead_letters ON deliveries (message_id, target, status, code)
+        WHERE status IN ('failed', 'no_subscriber');
+    CREATE INDEX dead_letter_groups ON deliveries (code, target, handled_ms, status)
+        WHERE status IN ('failed', 'no_subscriber');
+    CREATE INDEX replies ON deliveries (trace_id) WHERE trace_id != message_id;
     """,
 )
+
+
+class NewerSchema(sqlite3.DatabaseError):
+    """The index was made by a Relay that knows more migrations than this one."""
+
+    def __init__(self, version: int) -> None:
+        super().__init__(f"index.db has schema {version}, this Relay knows {len(MIGRATIONS)}")
+        self.version = version
 
 
 def connect(path: str, *, read_only: bool = False) -> sqlite3.Connection:
@@ -67,9 +89,8 @@ def connect(path: str, *, read_only: bool = False) -> sqlite3.Connection:
         sqlite3.Error: if the file is no database or cannot be opened.
     """
     uri = f"file:{path}?mode=ro" if read_only else f"file:{path}"
-    db = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=5)
+    db = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=1)
     try:
-        db.execute("PRAGMA busy_timeout = 5000")
         db.execute("PRAGMA temp_store = MEMORY")
         if not read_only:
             db.execute("PRAGMA journal_mode = WAL")
@@ -86,10 +107,31 @@ def migrate(db: sqlite3.Connection) -> None:
     """Bring the tables up to date.
 
     Raises:
-        sqlite3.DatabaseError: if the file is damaged, or was made by a newer Relay.
+        NewerSchema: if it was made by a newer Relay; it is left as it is.
+        sqlite3.Error: if the file is damaged.
     """
     (version,) = db.execute("PRAGMA user_version").fetchone()
     if version > len(MIGRATIONS):
-        raise sqlite3.DatabaseError(f"index.db has schema {version}, this Relay knows {len(MIGRATIONS)}")
+        raise NewerSchema(version)
     for number, script in enumerate(MIGRATIONS[version:], version + 1):
-        db.executescript(f"BEGIN; {script} PRAGMA user_version = {number}; COMMIT;")
+        try:
+            db.executescript(f"BEGIN; {script} PRAGMA user_version = {number}; COMMIT;")
+        except sqlite3.Error:
+            db.rollback()
+            raise
+
+
+@contextmanager
+def transaction(db: sqlite3.Connection) -> Iterator[None]:
+    """Write everything inside the block, or nothing.
+
+    Raises:
+        sqlite3.Error: if the database refuses.
+    """
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        db.rollback()
+        raise

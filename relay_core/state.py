@@ -6,7 +6,7 @@ from relay_core.backpressure import check_backpressure
 from relay_core.breaker import BreakerState
 from relay_core.bus import Bus
 from relay_core.delivery import TargetKind
-from relay_core.ids import ulid_ms
+from relay_core.ids import is_ulid, ulid_ms
 from relay_core.model import WireModel
 
 
@@ -54,7 +54,7 @@ def mailbox_states(bus: Bus) -> list[MailboxState]:
                 claimed=len(mailbox.claimed),
                 failed=mailbox.dead,
                 pressure=check_backpressure(mailbox.load, config).pressure,
-                oldest_ms=max(now - ulid_ms(head), 0) if head is not None else None,
+                oldest_ms=max(now - ulid_ms(head), 0) if head is not None and is_ulid(head) else None,
                 consumers=len(bus.consumers(mailbox)[0]),
                 degraded=mailbox.degraded,
             )

@@ -13,6 +13,8 @@ from hashlib import sha256
 
 from relay_core.errors import InvalidSubject
 
+ADAPTER_PREFIX = "relay.adapter."
+"""Subjects of the adapters' own mailboxes, which nobody else may take."""
 MAX_TOKENS = 16
 MAX_LENGTH = 255
 
@@ -26,10 +28,14 @@ def validate_subject(subject: str, *, allow_wildcards: bool = False) -> None:
     Raises:
         InvalidSubject: with a sentence that names the offending part.
     """
-    if isinstance(subject, str) and len(subject) <= MAX_LENGTH:
-        if _SUBJECT.fullmatch(subject) and subject.count(".") < MAX_TOKENS:
-            return
-    _explain(subject, allow_wildcards)
+    if not isinstance(subject, str) or not is_subject(subject):
+        _explain(subject, allow_wildcards)
+
+
+@lru_cache(maxsize=65_536)
+def is_subject(subject: str) -> bool:
+    """Tell whether the text is a valid concrete subject."""
+    return len(subject) <= MAX_LENGTH and subject.count(".") < MAX_TOKENS and _SUBJECT.fullmatch(subject) is not None
 
 
 def is_pattern(subject: str) -> bool:

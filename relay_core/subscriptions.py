@@ -41,13 +41,31 @@ class Subscription:
 
     async def deliver(self, envelope: Envelope) -> None:
         """Run the handler on a message; whatever it raises is a failure."""
+        try:
+            await self._run(envelope)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # The handler's own doing: passed on, it would end the dispatcher and strand the mailbox.
+            raise RuntimeError("what the handler waited for was cancelled") from error
+        except SystemExit as error:
+            raise RuntimeError(f"the handler called sys.exit({error.code!r})") from error
+
+    async def _run(self, envelope: Envelope) -> None:
         if self._on_loop:
             await self._handler(envelope)
             return
         loop = asyncio.get_running_loop()
-        result = await loop.run_in_executor(self._owner.threads(), self._handler, envelope)
+        result = await loop.run_in_executor(self._owner.threads(), self._call, envelope)
         if inspect.isawaitable(result):
             await result
+
+    def _call(self, envelope: Envelope) -> Any:
+        try:
+            return self._handler(envelope)
+        except StopIteration as error:
+            raise RuntimeError("the handler raised StopIteration") from error  # no future can carry that
 
     async def close(self) -> None:
         """Receive nothing more; a message under way is still finished."""

@@ -14,6 +14,8 @@ from typing import Any
 
 logger = logging.getLogger(__name__)
 
+_CANCEL_SECS = 5.0
+
 
 class Tasks:
     """Hold background tasks until they end or are closed."""
@@ -38,12 +40,15 @@ class Tasks:
     async def close(self, *, grace: float = 0.0) -> None:
         """Wait for tasks to end by themselves, then cancel those that have not."""
         self._closed = True
-        if self._tasks and grace > 0:
-            await asyncio.wait(self._tasks, timeout=grace)
-        for task in list(self._tasks):
+        own = asyncio.current_task()  # a task that closes its own owner cannot wait for itself
+        if grace > 0 and (others := self._tasks - {own}):
+            await asyncio.wait(others, timeout=grace)
+        for task in (others := self._tasks - {own}):
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        if others:
+            _, deaf = await asyncio.wait(others, timeout=_CANCEL_SECS)
+            for task in deaf:
+                logger.error("background task %s does not end when it is cancelled: left behind", task.get_name())
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)

@@ -1,10 +1,18 @@
-"""What tests of Relay, and of programs built on it, need: time that moves only when told to."""
+"""What tests of Relay, and of programs built on it, need.
+
+`FakeClock` is time that moves only when told to; `check_adapter` holds an adapter to the rules that
+the bus counts on (adapter_compliance.py has them one by one).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
+
+from relay_core.adapter_compliance import ADAPTER_CHECKS, AdapterCase, ComplianceError, check_adapter
+
+__all__ = ["ADAPTER_CHECKS", "AdapterCase", "ComplianceError", "FakeClock", "FakeTimer", "check_adapter"]
 
 _NS = 1_000_000_000
 # A first reading of zero would hide code that takes a time for a truth value.

@@ -8,6 +8,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -19,15 +21,7 @@ NEVER = 3600.0
 """A linger that ends only by being cut short."""
 
 Start = Callable[..., BatchThread[int]]
-
-
-@pytest.fixture(autouse=True)
-def _threads_interleave() -> Iterator[None]:
-    """Switch threads as often as possible: a race that is there shall show."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
+TraceFunction = Callable[[FrameType, str, Any], Any]
 
 
 @pytest.fixture
@@ -48,11 +42,11 @@ def start() -> Iterator[Start]:
 def test_a_batch_builds_up_until_a_barrier_asks_for_it(start: Start) -> None:
     batches: list[list[int]] = []
     thread = start(batches.append, linger=NEVER)
-    for item in range(1000):
+    for item in range(100_000):  # long enough for an eager thread to show itself
         thread.put(item)
     assert batches == []
     thread.barrier().result(WAIT)
-    assert batches == [list(range(1000))]
+    assert batches == [list(range(100_000))]
     assert thread.waiting == 0
 
 
@@ -99,6 +93,70 @@ def test_a_barrier_covers_what_its_own_thread_put_before_it(start: Start) -> Non
         thread.put(item)
         thread.barrier().result(WAIT)
         assert item in flushed
+
+
+def test_a_put_suspended_at_any_line_loses_nothing(start: Start) -> None:
+    flushed: list[int] = []
+    thread = start(flushed.extend, linger=0)
+
+    def suspend(frame: FrameType, event: str, argument: object) -> TraceFunction | None:
+        if frame.f_code is not BatchThread.put.__code__:
+            return None
+        if event == "line":
+            thread.barrier().result(WAIT)  # a whole round of the other thread
+        return suspend
+
+    def produce() -> None:
+        sys.settrace(suspend)
+        for item in range(10):
+            thread.put(item)
+        sys.settrace(None)
+
+    producer = threading.Thread(target=produce)
+    producer.start()
+    producer.join(WAIT)
+    thread.barrier().result(WAIT)
+    assert flushed == list(range(10))
+
+
+@pytest.mark.parametrize("with_barrier", [False, True], ids=["put", "put-and-barrier"])
+@pytest.mark.parametrize("step", range(7))
+def test_a_put_between_any_two_lines_of_a_round_is_flushed_unasked(step: int, with_barrier: bool) -> None:
+    """Without a barrier only the put's own wake-up brings it out; a barrier must not resolve before it."""
+    flushed: list[int] = []
+    seen_by_barrier: list[list[int]] = []
+    both_flushed = threading.Event()
+    lines = 0
+
+    def flush(batch: list[int]) -> None:
+        flushed.extend(batch)
+        if len(flushed) == 2:
+            both_flushed.set()
+
+    thread: BatchThread[int] = BatchThread("test", flush, linger=0)
+
+    def interfere(frame: FrameType, event: str, argument: object) -> TraceFunction | None:
+        nonlocal lines
+        if frame.f_code is not BatchThread._round.__code__:
+            return None
+        if event == "line" and not thread._lock.locked():
+            if lines == step:
+                thread.put(2)
+                if with_barrier:
+                    thread.barrier().add_done_callback(lambda _: seen_by_barrier.append(list(flushed)))
+            lines += 1
+        return interfere
+
+    threading.settrace(interfere)
+    thread.start()
+    threading.settrace(None)
+    try:
+        thread.put(1)
+        assert both_flushed.wait(WAIT)
+    finally:
+        thread.close()
+    assert flushed == [1, 2]
+    assert seen_by_barrier == [[1, 2]] * with_barrier
 
 
 def test_a_flush_in_a_long_c_call_holds_up_no_put(start: Start) -> None:

@@ -76,7 +76,7 @@ def test_unknown_keys_of_a_later_version_are_ignored() -> None:
         pytest.param({"id": "../../escape"}, "id: not a ULID", id="id-is-a-path"),
         pytest.param({"id": None}, "id: ", id="id-is-null"),
         pytest.param({"subject": "a..b"}, "subject: subject 'a..b' has an empty token", id="bad-subject"),
-        pytest.param({"subject": "a.*"}, "subject: ", id="pattern-as-subject"),
+        pytest.param({"from": "a.*"}, "from: ", id="pattern-as-sender"),
         pytest.param({"from": ""}, "from: ", id="empty-sender"),
         pytest.param({"replyTo": "a b"}, "replyTo: ", id="bad-reply-to"),
         pytest.param({"createdAt": "yesterday"}, "createdAt: ", id="bad-instant"),

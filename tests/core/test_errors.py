@@ -13,7 +13,7 @@ TREE: dict[str, tuple[str, tuple[str, ...]]] = {
     "InvalidPayload": ("invalid_payload", ("size", "limit")),
     "AccessDenied": ("access_denied", ("sender", "subject", "rule", "message_id")),
     "NotFound": ("not_found", ("what",)),
-    "StorageError": ("storage_error", ("path", "retryable")),
+    "StorageError": ("storage_error", ("path", "retryable", "pid")),
     "ConfigError": ("config_error", ("path", "key")),
     "ProtocolError": ("protocol_error", ()),
     "SupervisorUnavailable": ("unavailable", ("socket",)),

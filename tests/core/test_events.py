@@ -29,6 +29,7 @@ from relay_core.events import (
     EventRow,
     format_events,
     read_events,
+    wire_event,
 )
 from relay_core.testing import FakeClock
 
@@ -94,7 +95,7 @@ def row(time: int, number: int = 0, detail: str | None = None) -> EventRow:
 
 
 def test_a_row_has_the_fields_of_the_schema_in_their_order() -> None:
-    data, count = format_events([FULL_ROW])
+    data, count = format_events([wire_event(FULL_ROW)])
     event = Event.model_validate_json(data)
     assert count == 1
     assert event.v == EVENT_SCHEMA_VERSION
@@ -103,13 +104,13 @@ def test_a_row_has_the_fields_of_the_schema_in_their_order() -> None:
 
 
 def test_empty_fields_are_left_out_of_the_line() -> None:
-    data, _ = format_events([row(NOON, 7)])
+    data, _ = format_events([wire_event(row(NOON, 7))])
     assert json.loads(data) == {"v": 1, "time": NOON, "kind": "stored", "bytes": 7}
 
 
 @given(st.lists(st.one_of(st.none(), st.text(), st.just('a},{"b'), st.just('"},{"v":1'), st.just("\ud800\n\0"))))
 def test_any_detail_makes_exactly_one_line(details: list[str | None]) -> None:
-    data, count = format_events([row(NOON, number, detail) for number, detail in enumerate(details)])
+    data, count = format_events([wire_event(row(NOON, number, detail)) for number, detail in enumerate(details)])
     lines = data.splitlines() if details else []
     events = [Event.model_validate_json(line) for line in lines]
     assert count == len(details)
@@ -120,12 +121,12 @@ def test_any_detail_makes_exactly_one_line(details: list[str | None]) -> None:
 
 
 def test_a_long_detail_is_cut() -> None:
-    data, _ = format_events([row(NOON, 0, "x" * 501)])
+    data, _ = format_events([wire_event(row(NOON, 0, "x" * 501))])
     assert Event.model_validate_json(data).detail == "x" * 500
 
 
 def test_a_row_that_is_no_json_costs_no_other_row() -> None:
-    data, count = format_events([row(NOON, 1), row(NOON, 1 << 70), row(NOON, 3)])
+    data, count = format_events([wire_event(row(NOON, number)) for number in (1, 1 << 70, 3)])
     assert count == 2
     assert [Event.model_validate_json(line).bytes for line in data.splitlines()] == [1, 3]
 
@@ -414,7 +415,7 @@ def test_a_writer_that_cannot_keep_up_drops_and_counts(
 
 def test_bad_lines_are_skipped_and_counted(tmp_path: Path) -> None:
     path = tmp_path / "segment.jsonl"
-    good, _ = format_events([FULL_ROW])
+    good, _ = format_events([wire_event(FULL_ROW)])
     path.write_bytes(
         good + b"{}\n" + b"\xff\xfe\n" + b"[1]\n" + good + b'{"v":1,"time":1,"kind":"mystery"}\n' + good[:40]
     )
@@ -424,7 +425,7 @@ def test_bad_lines_are_skipped_and_counted(tmp_path: Path) -> None:
 
 
 def test_a_segment_cut_at_any_byte_gives_every_whole_line(tmp_path: Path) -> None:
-    data, _ = format_events([row(NOON, number, "añb") for number in range(4)])
+    data, _ = format_events([wire_event(row(NOON, number, "añb")) for number in range(4)])
     path = tmp_path / "segment.jsonl"
     for length in range(len(data) + 1):
         path.write_bytes(data[:length])

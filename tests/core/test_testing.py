@@ -1,15 +1,18 @@
-"""The fake clock moves only when told to, and its timers with it."""
+"""The fake clock moves only when told to, and its timers with it; the compliance suite finds bad adapters out."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from relay_core import AdapterContext, AdapterStatus, DeliveryContext, DeliveryResult, Envelope
 from relay_core.clock import Clock, Timer, call_later, sleep
-from relay_core.testing import FakeClock
+from relay_core.testing import ADAPTER_CHECKS, AdapterCase, ComplianceError, FakeClock, check_adapter
+from tests.core.sample_adapter import SampleAdapter, hang, refuse
 
 
 def test_it_is_a_clock_that_stands_still() -> None:
@@ -148,3 +151,206 @@ async def test_call_later_uses_the_clocks_own_timers(clock: FakeClock) -> None:
     call_later(clock, 5, lambda: fired.append(1))
     clock.advance(5)
     assert fired == [1]
+
+
+# The compliance suite
+
+
+THE_SAME = SampleAdapter()
+
+
+def good() -> SampleAdapter:
+    return SampleAdapter()
+
+
+def failing() -> SampleAdapter:
+    return SampleAdapter(platform=refuse)
+
+
+def slow() -> SampleAdapter:
+    return SampleAdapter(platform=hang)
+
+
+class ConnectsLater(SampleAdapter):
+    """A good adapter whose platform takes a while to answer."""
+
+    announces = True
+    connecting: asyncio.TimerHandle | None = None
+
+    async def start(self, context: AdapterContext) -> None:
+        self.contexts.append(context)
+        self.status = AdapterStatus("starting")
+        self.connecting = asyncio.get_running_loop().call_soon(self._connected)  # type: ignore[assignment]
+
+    async def stop(self) -> None:
+        if self.connecting is not None:
+            self.connecting.cancel()
+        await super().stop()
+
+    def _connected(self) -> None:
+        self.set_status(AdapterStatus("connected"), announce=self.announces)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(good, id="awaited"),
+        pytest.param(lambda: SampleAdapter(detached=True), id="detached"),
+        pytest.param(lambda: SampleAdapter(rate=1000), id="with a rate"),
+        pytest.param(ConnectsLater, id="connects later"),
+    ],
+)
+async def test_a_good_adapter_is_compliant(make: Callable[[], SampleAdapter]) -> None:
+    await check_adapter(make, subject="relay.out.chat", make_failing=failing, make_slow=slow, patience=5)
+
+
+class NoAdapter:
+    id = "none"
+
+
+class StartsConnected(SampleAdapter):
+    def __init__(self) -> None:
+        super().__init__()
+        self.status = AdapterStatus("connected")
+
+
+class FailsToStart(SampleAdapter):
+    async def start(self, context: AdapterContext) -> None:
+        raise ConnectionError("nobody there")
+
+
+class HidesItsError(SampleAdapter):
+    async def start(self, context: AdapterContext) -> None:
+        self.status = AdapterStatus("error", "bad token")
+
+
+class NeverConnects(SampleAdapter):
+    async def start(self, context: AdapterContext) -> None:
+        self.status = AdapterStatus("starting")
+
+
+class Silent(ConnectsLater):
+    announces = False
+
+
+class ForgetsItsStatus(SampleAdapter):
+    async def start(self, context: AdapterContext) -> None:
+        self.status = "connected"  # type: ignore[assignment]
+
+
+class StopsOnlyOnce(SampleAdapter):
+    async def stop(self) -> None:
+        await super().stop()
+        if self.stops > 1 and self.contexts:
+            raise RuntimeError("not running")
+
+
+class MustBeStarted(SampleAdapter):
+    async def stop(self) -> None:
+        self.contexts[-1].logger.info("bye")
+        await super().stop()
+
+
+class StaysConnected(SampleAdapter):
+    async def stop(self) -> None:
+        self.stops += 1
+
+
+class StartsOnlyOnce(SampleAdapter):
+    async def start(self, context: AdapterContext) -> None:
+        if self.contexts:
+            raise RuntimeError("already used")
+        await super().start(context)
+
+
+class LeavesATask(SampleAdapter):
+    async def start(self, context: AdapterContext) -> None:
+        await super().start(context)
+        self.poller = asyncio.get_running_loop().create_task(asyncio.Event().wait(), name="poller")
+
+
+class ReturnsNothing(SampleAdapter):
+    async def deliver(self, envelope: Envelope, context: DeliveryContext) -> DeliveryResult:
+        return None  # type: ignore[return-value]
+
+
+class ClaimsSuccess(SampleAdapter):
+    async def deliver(self, envelope: Envelope, context: DeliveryContext) -> DeliveryResult:
+        return DeliveryResult(ok=True)
+
+
+class Exclusive(SampleAdapter):
+    running = False
+
+    async def start(self, context: AdapterContext) -> None:
+        if Exclusive.running:
+            raise RuntimeError("one at a time")
+        Exclusive.running = True
+        await super().start(context)
+
+    async def stop(self) -> None:
+        Exclusive.running = False
+        await super().stop()
+
+
+class CannotStopWhileBusy(SampleAdapter):
+    async def stop(self) -> None:
+        if self.log:
+            raise RuntimeError("busy")
+        await super().stop()
+
+
+class HangsOnStop(SampleAdapter):
+    async def stop(self) -> None:
+        if self.log:
+            await asyncio.Event().wait()
+        await super().stop()
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        pytest.param(NoAdapter, "adapter none: start must be an async method", id="no adapter at all"),
+        pytest.param(lambda: THE_SAME, "a new adapter each time", id="always the same one"),
+        pytest.param(lambda: SampleAdapter(patterns=["relay.in.>"]), "none of its patterns", id="other patterns"),
+        pytest.param(StartsConnected, "status is connected before start", id="connected before start"),
+        pytest.param(FailsToStart, "start raised ConnectionError: nobody there", id="does not start"),
+        pytest.param(HidesItsError, r"start left the status error \(bad token\)", id="hides that it did not start"),
+        pytest.param(NeverConnects, "its status is not connected within", id="never connects"),
+        pytest.param(Silent, "without context.status_changed", id="does not say that it is connected"),
+        pytest.param(ForgetsItsStatus, "status must be an AdapterStatus, not str", id="status of another type"),
+        pytest.param(StopsOnlyOnce, "a second stop raised RuntimeError", id="stops only once"),
+        pytest.param(MustBeStarted, "not started raised IndexError", id="cannot be stopped unstarted"),
+        pytest.param(StaysConnected, "still connected after stop", id="stays connected"),
+        pytest.param(StartsOnlyOnce, "start after stop raised RuntimeError: already used", id="starts only once"),
+        pytest.param(LeavesATask, "left tasks behind after stop: poller", id="leaves a task"),
+        pytest.param(ReturnsNothing, "must return a DeliveryResult, not NoneType", id="returns nothing"),
+        pytest.param(failing, "should succeed failed: DeliveryFailed: chat not found", id="does not deliver"),
+        pytest.param(Exclusive, "replacement raised RelayError: .* one at a time", id="cannot be replaced"),
+        pytest.param(HangsOnStop, "stop after a delivery: not done within 0.3 s", id="hangs in its stop"),
+    ],
+)
+async def test_a_bad_adapter_is_found_out(make: Callable[[], SampleAdapter], problem: str) -> None:
+    with pytest.raises(ComplianceError, match=problem):
+        await check_adapter(make, subject="relay.out.chat", make_slow=slow, patience=0.3)
+    for task in asyncio.all_tasks():
+        if task.get_name() == "poller":
+            task.cancel()
+
+
+async def test_an_adapter_that_hides_its_failures_is_found_out() -> None:
+    with pytest.raises(ComplianceError, match="refused was reported as delivered"):
+        await check_adapter(good, subject="relay.out.chat", make_failing=ClaimsSuccess)
+
+
+async def test_an_adapter_that_cannot_be_stopped_while_it_delivers_is_found_out() -> None:
+    with pytest.raises(ComplianceError, match="still connected after a stop during a delivery"):
+        await check_adapter(
+            good, subject="relay.out.chat", make_slow=lambda: CannotStopWhileBusy(platform=hang), patience=5
+        )
+
+
+async def test_the_checks_can_be_run_one_by_one() -> None:
+    case = AdapterCase(good, "relay.out.chat", {"content": "hi"})
+    for check in ADAPTER_CHECKS:
+        await check(case)

@@ -1,0 +1,4 @@
+"""How fast the bus is, in ratios measured within one run. Run it with ``python -m benchmarks``; no test asserts a time.
+
+`cases.py` is the list of goals, `harness.py` the way of measuring, `floor.py` what the bus is measured against.
+"""

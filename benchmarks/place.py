@@ -1,0 +1,61 @@
+"""Where a run works: a directory of its own, or a loop-mounted ext4 with a journal, gone when the run is over."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+
+DEFAULT = Path(".benchmarks")
+_IMAGE_BYTES = 16 << 30
+"""The image is sparse: this is a bound, not what it takes."""
+
+
+@contextmanager
+def workplace(parent: Path | None, *, loop_ext4: bool) -> Iterator[Path]:
+    """Give a fresh directory below `parent`; remove it, and everything in it, at the end.
+
+    Raises:
+        SystemExit: if a loop mount is asked for and not possible.
+    """
+    if loop_ext4 and os.geteuid() != 0:
+        raise SystemExit("--loop-ext4 mounts a file system: run it as root")
+    parent = parent or DEFAULT
+    parent.mkdir(parents=True, exist_ok=True)
+    directory = Path(tempfile.mkdtemp(prefix="run-", dir=parent)).resolve()
+    try:
+        with _loop_mounted(directory) if loop_ext4 else nullcontext(directory) as place:
+            with suppress(FileNotFoundError):  # other file systems, and machines without chattr, go without
+                subprocess.run(["chattr", "+T", place], check=False, stderr=subprocess.DEVNULL)
+            yield place
+    finally:
+        shutil.rmtree(directory)
+        if parent == DEFAULT:
+            with suppress(OSError):
+                parent.rmdir()
+
+
+@contextmanager
+def _loop_mounted(directory: Path) -> Iterator[Path]:
+    image, mounted = directory / "ext4.img", directory / "mounted"
+    mounted.mkdir()
+    with image.open("wb") as file:
+        file.truncate(_IMAGE_BYTES)
+    # The tables are written now: the kernel would otherwise do it beside the measurements.
+    options = "lazy_itable_init=0,lazy_journal_init=0,nodiscard"
+    _call("mkfs.ext4", "-q", "-F", "-i", "16384", "-O", "has_journal", "-E", options, image)
+    _call("mount", "-o", "loop", image, mounted)
+    try:
+        yield mounted
+    finally:
+        _call("umount", mounted)
+
+
+def _call(*command: str | Path) -> None:
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{command[0]} failed: {done.stderr.strip()}")

@@ -1,0 +1,241 @@
+"""The adapter seam: what a bridge to an outside platform must offer, and what it is given.
+
+An adapter takes the messages of its patterns out to a platform (`deliver`) and publishes what comes
+in from there (`AdapterContext.publish`). It has an `id` (one subject token), so that its mailbox is
+``relay.adapter.{id}`` and its private directory ``adapters/{id}``. What it may count on:
+
+1. `start` comes first and `stop` last; a stopped adapter may be started again. `stop` is also called
+   after a `start` that failed, and may come while a delivery is under way.
+2. It gets one message at a time, in order, each at most once, and only while its status is
+   ``connected``. In any other state its mail waits on disk; `AdapterContext.status_changed` says when
+   to look again (a status that nobody announced is seen by the next publish or probe).
+3. A raised exception, a result with ``ok=False`` and a timeout are failures: the message is parked,
+   the breaker counts, nothing is tried again but by an operator's replay.
+4. It never gets back a message that it published itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
+
+from relay_core.clock import Clock
+from relay_core.dedupe import dedupe_key
+from relay_core.delivery import Delivery
+from relay_core.envelope import BudgetOverrides, Envelope
+from relay_core.errors import Closed
+from relay_core.model import WireModel
+from relay_core.publication import Publication
+from relay_core.results import PublishResult
+from relay_core.signals import Signal, SignalHandler, SignalSubscription
+
+if TYPE_CHECKING:
+    from relay_core.bus import Bus
+
+StateName = Literal["starting", "connected", "disconnected", "error", "stopping"]
+STATE_NAMES: tuple[str, ...] = get_args(StateName)
+
+DEFAULT_TIMEOUT_SECS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterStatus:
+    """How an adapter says it is doing."""
+
+    state: StateName
+    detail: str | None = None
+    """Why, in words an operator can act on."""
+    since: int | None = None
+    """Wall time in milliseconds; the moment the bus noticed, if the adapter does not say."""
+
+    def __post_init__(self) -> None:
+        if self.state not in STATE_NAMES:
+            raise ValueError(f"no adapter state {self.state!r}: it is one of {', '.join(STATE_NAMES)}")
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryResult:
+    """What became of one delivery."""
+
+    ok: bool
+    error: str | None = None
+    """What went wrong, in one sentence."""
+    code: str | None = None
+    """The platform's own word or number for it."""
+    detail: str | None = None
+    """What a trace should keep of a success, such as the platform's message id."""
+
+
+class Adapter(Protocol):
+    """A bridge to an outside platform.
+
+    An adapter may also have these, read when it is added:
+
+    - ``detached: bool = False``: a publish does not wait for its answer and counts it once stored.
+    - ``priority: int = 0``: of several adapters the one with the highest gets the message first.
+    - ``rate: float | None = None``: messages per second; more than that wait, none is refused.
+    - ``timeout: float = 30``: seconds one delivery may take, waiting for its turn not counted.
+    - ``async def health(self) -> bool``: whether the platform can be reached right now.
+    """
+
+    @property
+    def id(self) -> str:
+        """Return its name, one subject token."""
+        ...
+
+    @property
+    def patterns(self) -> Sequence[str]:
+        """Return the patterns of the subjects whose messages it takes."""
+        ...
+
+    @property
+    def status(self) -> AdapterStatus:
+        """Return how it is doing."""
+        ...
+
+    async def start(self, context: AdapterContext) -> None:
+        """Connect; whatever is raised, or a status of ``error`` afterwards, means that it did not start."""
+        ...
+
+    async def stop(self) -> None:
+        """Let go of everything; stopping again does nothing."""
+        ...
+
+    async def deliver(self, envelope: Envelope, context: DeliveryContext) -> DeliveryResult:
+        """Take one message out to the platform."""
+        ...
+
+
+class AdapterContext:
+    """What an adapter is given when it starts, until it has stopped."""
+
+    def __init__(self, bus: Bus, adapter_id: str, data_dir: Path) -> None:
+        self.adapter_id = adapter_id
+        self.clock: Clock = bus.clock
+        self.data_dir = data_dir
+        """A directory of its own that nobody else can enter."""
+        self.logger = logging.getLogger(f"relay_core.adapter.{adapter_id}")
+        self.on_status: Callable[[], None] | None = None
+        """Told by `status_changed`."""
+        self._bus: Bus | None = bus
+        self._heard: list[SignalSubscription] = []
+
+    async def publish(
+        self,
+        subject: str,
+        payload: Any,
+        *,
+        sender: str,
+        reply_to: str | None = None,
+        budget: BudgetOverrides | Mapping[str, Any] | None = None,
+        parent_id: str | None = None,
+        dedupe_id: str | None = None,
+    ) -> PublishResult:
+        """Publish a message that this adapter will not get back; see `RelayCore.publish`.
+
+        Raises:
+            Closed: if the adapter has been stopped.
+        """
+        bus = self._open_bus()
+        publication = Publication(subject, payload, sender)
+        publication.reply_to = reply_to
+        publication.overrides = budget
+        publication.parent_id = parent_id
+        publication.dedupe = dedupe_key(sender, dedupe_id) if dedupe_id is not None else None
+        publication.origin = self.adapter_id
+        return await bus.publish(publication)
+
+    def signal(self, subject: str, signal: Signal) -> None:
+        """Send a signal to whoever listens right now."""
+        self._open_bus().signals.emit(subject, signal)
+
+    def on_signal(self, pattern: str, handler: SignalHandler) -> SignalSubscription:
+        """Call `handler(subject, signal)` for the signals of a pattern, until it is closed or the adapter stops."""
+        subscription = self._open_bus().signals.on(pattern, handler)
+        self._heard.append(subscription)
+        return subscription
+
+    def status_changed(self) -> None:
+        """Say that the adapter's status is another one now."""
+        if self.on_status is not None:
+            self.on_status()
+
+    def close(self) -> None:
+        """End all dealings with the bus; its registry calls this when the adapter has stopped."""
+        self._bus = None
+        self.on_status = None
+        for subscription in self._heard:
+            subscription.close()
+
+    def _open_bus(self) -> Bus:
+        if self._bus is None:
+            raise Closed(f"adapter {self.adapter_id} has been stopped")
+        return self._bus
+
+
+class DeliveryContext:
+    """What an adapter is told about one delivery beside its envelope."""
+
+    __slots__ = ("_adapter", "_expires_ms", "message_id", "parent_id", "replays", "trace_id")
+
+    def __init__(self, adapter: AdapterContext, envelope: Envelope, delivery: Delivery) -> None:
+        self._adapter = adapter
+        self._expires_ms = envelope.budget.ttl
+        self.message_id = envelope.id
+        self.replays = envelope.replays
+        """How often an operator has replayed the message: 0 at its first delivery."""
+        self.trace_id = delivery.trace_id
+        """The first message of the conversation."""
+        self.parent_id = delivery.parent_id
+        """The message whose handling published this one."""
+
+    @property
+    def remaining(self) -> float:
+        """Return the seconds until the message expires; negative afterwards."""
+        return (self._expires_ms - self._adapter.clock.now_ms()) / 1000
+
+    async def publish(
+        self,
+        subject: str,
+        payload: Any,
+        *,
+        sender: str,
+        reply_to: str | None = None,
+        budget: BudgetOverrides | Mapping[str, Any] | None = None,
+        dedupe_id: str | None = None,
+    ) -> PublishResult:
+        """Publish in answer to the message: it is the parent, and what its budget had left is inherited."""
+        return await self._adapter.publish(
+            subject,
+            payload,
+            sender=sender,
+            reply_to=reply_to,
+            budget=budget,
+            parent_id=self.message_id,
+            dedupe_id=dedupe_id,
+        )
+
+
+class AdapterState(WireModel):
+    """What an operator sees of one adapter."""
+
+    id: str
+    state: StateName
+    """Its own word, or ``error`` while its health probe fails."""
+    detail: str | None = None
+    since: int
+    """Wall time in milliseconds at which this state began."""
+    healthy: bool | None = None
+    """What the last probe found; None if it has none, or has said something newer since."""
+    patterns: tuple[str, ...]
+    priority: int = 0
+    detached: bool = False
+    delivered: int = 0
+    failed: int = 0
+    depth: int = 0
+    """Messages that wait for it."""
+    last_error: str | None = None
+    """Why its last failed delivery failed."""

@@ -1,0 +1,94 @@
+"""The shape of an adapter, checked before it is let near the bus: plugins are written by strangers."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from math import isfinite
+from typing import Any, NamedTuple
+
+from relay_core.adapter import DEFAULT_TIMEOUT_SECS, Adapter, AdapterStatus
+from relay_core.errors import ConfigError, InvalidSubject
+from relay_core.subjects import ADAPTER_PREFIX, validate_subject
+
+
+class AdapterShape(NamedTuple):
+    """What an adapter says of itself, as it was when it was added."""
+
+    id: str
+    patterns: tuple[str, ...]
+    detached: bool
+    priority: int
+    rate: float | None
+    timeout: float
+
+    @property
+    def subject(self) -> str:
+        """Return the subject of its mailbox, which it also speaks as."""
+        return adapter_subject(self.id)
+
+
+def adapter_subject(adapter_id: str) -> str:
+    """Return the subject of an adapter's mailbox."""
+    return f"{ADAPTER_PREFIX}{adapter_id}"
+
+
+def read_shape(adapter: Adapter) -> AdapterShape:
+    """Return what an adapter says of itself.
+
+    Raises:
+        ConfigError: if it has not the shape of an adapter; the text names the part at fault.
+    """
+    id = _read_id(adapter)
+    for name in ("start", "stop", "deliver"):
+        if not inspect.iscoroutinefunction(getattr(adapter, name, None)):
+            raise _misshapen(id, name, "must be an async method")
+    health = getattr(adapter, "health", None)
+    if health is not None and not inspect.iscoroutinefunction(health):
+        raise _misshapen(id, "health", "must be an async method, or not be there")
+    if not isinstance(getattr(adapter, "status", None), AdapterStatus):
+        raise _misshapen(id, "status", "must be an AdapterStatus")
+    detached = getattr(adapter, "detached", False)
+    if not isinstance(detached, bool):
+        raise _misshapen(id, "detached", f"must be true or false, not {detached!r}")
+    priority = getattr(adapter, "priority", 0)
+    if not isinstance(priority, int):
+        raise _misshapen(id, "priority", f"must be a whole number, not {priority!r}")
+    rate = getattr(adapter, "rate", None)
+    if rate is not None and not _is_positive(rate):
+        raise _misshapen(id, "rate", f"must be messages per second, above 0, or None, not {rate!r}")
+    timeout = getattr(adapter, "timeout", DEFAULT_TIMEOUT_SECS)
+    if not _is_positive(timeout):
+        raise _misshapen(id, "timeout", f"must be seconds, above 0, not {timeout!r}")
+    return AdapterShape(id, _read_patterns(adapter, id), detached, priority, rate, timeout)
+
+
+def _read_id(adapter: Adapter) -> str:
+    id: Any = getattr(adapter, "id", None)
+    try:
+        if not isinstance(id, str) or "." in id:
+            raise ConfigError(f"an adapter's id must be one subject token, not {id!r}", key="id")
+        validate_subject(adapter_subject(id))
+    except InvalidSubject as error:
+        raise ConfigError(f"an adapter's id must be one subject token: {error.message}", key="id") from error
+    return id
+
+
+def _read_patterns(adapter: Adapter, id: str) -> tuple[str, ...]:
+    patterns: Any = getattr(adapter, "patterns", None)
+    if isinstance(patterns, str) or not isinstance(patterns, Sequence) or not patterns:
+        raise _misshapen(id, "patterns", f"must be a list of at least one pattern, not {patterns!r}")
+    for pattern in patterns:
+        try:
+            validate_subject(pattern, allow_wildcards=True)
+        except InvalidSubject as error:
+            raise _misshapen(id, "patterns", error.message) from error
+    return tuple(dict.fromkeys(patterns))
+
+
+def _is_positive(number: Any) -> bool:
+    return isinstance(number, int | float) and not isinstance(number, bool) and isfinite(number) and number > 0
+
+
+def _misshapen(id: str, part: str, problem: str) -> ConfigError:
+    return ConfigError(f"adapter {id}: {part} {problem}", key=part)

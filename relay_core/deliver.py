@@ -1,0 +1,266 @@
+"""The stage that stores a message with its targets and hands it over.
+
+Per target, in this order: pressure → breaker → budget copy → durable store → hand over. The copies
+of one publish are one change (commit.py), so they are stored together and each fails for itself.
+
+1. Room in a mailbox is reserved with the pressure check, in the same step, so that publishes under
+   way at the same time cannot overshoot; settling the change turns it into depth or gives it back.
+2. A half-open breaker's permit goes with the copy that took it. While older mail waits, its head is
+   the probe and a newcomer is refused.
+3. Where nobody handles the mail, a stored copy is the breaker's one outcome; elsewhere the
+   dispatcher records it after the handlers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from relay_core.backpressure import check_backpressure, pressure_signal
+from relay_core.breaker import CircuitBreakers, CircuitState
+from relay_core.budget import spend
+from relay_core.clock import Clock, iso
+from relay_core.commit import Change, Commits, Op
+from relay_core.config import BackpressureConfig
+from relay_core.dedupe import Dedupe
+from relay_core.delivery import Delivery, Status
+from relay_core.dispatch import Dispatch
+from relay_core.envelope import Budget
+from relay_core.events import EventKind
+from relay_core.fanout import Fanout
+from relay_core.files import storage_error
+from relay_core.mailbox import Mailbox
+from relay_core.publication import Publication, Settings, Target
+from relay_core.recorder import Recorder
+from relay_core.results import AdapterResult, PublishResult, Reason
+from relay_core.signals import SignalHub
+
+
+class Copy(Op):
+    """One target's copy on its way into its mailbox."""
+
+    __slots__ = ("budget", "delivery", "probe", "target")
+
+    def __init__(self, target: Target, budget: Budget, data: bytes, delivery: Delivery, probe: bool) -> None:
+        mailbox = target.mailbox
+        self.kind = "new"
+        self.mailbox = mailbox.hash
+        self.maildir = mailbox.maildir
+        self.message_id = delivery.message_id
+        self.data = data
+        self.target = target
+        self.budget = budget
+        self.delivery = delivery
+        self.probe = probe
+
+
+class Deliver:
+    """Store a copy with every target that takes one, then hand it over."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        breakers: CircuitBreakers,
+        signals: SignalHub,
+        commits: Commits,
+        dispatch: Dispatch,
+        recorder: Recorder,
+        clock: Clock,
+        fanouts: Callable[[Publication], Fanout],
+        dedupe: Dedupe,
+    ) -> None:
+        self.settings = settings
+        self.breakers = breakers
+        self.signals = signals
+        self.commits = commits
+        self.dispatch = dispatch
+        self.recorder = recorder
+        self.clock = clock
+        self.fanouts = fanouts
+        self.dedupe = dedupe
+        self._budget: Budget | None = None
+        self._spent: dict[str, Budget] = {}
+
+    def __call__(self, publication: Publication) -> Awaitable[None] | None:
+        """Take every target through its gates and store the copies of those that passed."""
+        copies = [copy for target in publication.targets if (copy := self._prepare(publication, target))]
+        if not copies:
+            return None
+        change = _Store(self, publication, copies)
+        if not self.commits.commit_at_once(change, atomic=publication.replaces is not None):
+            return self._finish(change)
+        if change.fanout is not None:
+            return change.fanout.wait()
+        change.raise_error()
+        return None
+
+    async def _finish(self, change: _Store) -> None:
+        await self.commits.commit(change)
+        change.raise_error()
+        if change.fanout is not None:
+            await change.fanout.wait()
+
+    def _prepare(self, publication: Publication, target: Target) -> Copy | None:
+        """Take one target through its gates; None if it refuses."""
+        mailbox = target.mailbox
+        limits = self.settings.config.reliability.backpressure
+        if limits.enabled:
+            pressure = mailbox.load / limits.max_mailbox_size
+            if pressure >= limits.pressure_warning_at or pressure >= 1.0:
+                if not self._admit_under_pressure(publication, target, limits):
+                    return None
+            else:
+                publication.note_pressure(mailbox.hash, pressure)
+                mailbox.warned = False
+        verdict = self.breakers.check(mailbox.hash)
+        if verdict.state is CircuitState.CLOSED:
+            probe = False
+        elif not verdict.allowed:
+            self._refuse(publication, target, Reason.CIRCUIT_OPEN, verdict.reason or "")
+            return None
+        else:
+            probe = verdict.state is CircuitState.HALF_OPEN
+            if probe and mailbox.depth:
+                self.breakers.release(mailbox.hash)
+                self.dispatch.kick(mailbox)
+                self._refuse(publication, target, Reason.CIRCUIT_OPEN, "circuit half open: older mail is first")
+                return None
+        address = publication.subject
+        if publication.is_broadcast:
+            address = mailbox.subject
+            if address in publication.budget.ancestor_chain:
+                if probe:
+                    self.breakers.release(mailbox.hash)
+                reason = f"cycle detected: {address} already in chain"
+                self._refuse(publication, target, Reason.BUDGET_EXCEEDED, reason)
+                return None
+        mailbox.reserved += 1
+        budget = self._spend(publication.budget, mailbox.subject)
+        delivery = publication.delivery(mailbox.hash, mailbox.about.kind, mailbox.subject, Status.NEW, budget)
+        return Copy(target, budget, publication.encode(address, budget), delivery, probe)
+
+    def _spend(self, budget: Budget, subject: str) -> Budget:
+        """Return the copy for a target; publishes of one millisecond share a budget, and so its copies."""
+        if budget is not self._budget:
+            self._budget, self._spent = budget, {}
+        copy = self._spent.get(subject)
+        if copy is None:
+            copy = self._spent[subject] = spend(budget, subject)
+        return copy
+
+    def _admit_under_pressure(self, publication: Publication, target: Target, limits: BackpressureConfig) -> bool:
+        """Warn the sender of a mailbox that is getting full, or refuse if it is."""
+        mailbox = target.mailbox
+        verdict = check_backpressure(mailbox.load, limits)
+        publication.note_pressure(mailbox.hash, verdict.pressure)
+        signal = pressure_signal(verdict, mailbox.subject, limits, iso(publication.created_ms))
+        if signal is not None:
+            self.signals.emit(publication.sender, signal)
+            if not mailbox.warned:
+                mailbox.warned = True
+                self.recorder.event(
+                    EventKind.PRESSURE,
+                    subject=mailbox.subject,
+                    target=mailbox.hash,
+                    status=signal.state,
+                    detail=f"{verdict.current_size}/{limits.max_mailbox_size}",
+                )
+        if not verdict.allowed:
+            self._refuse(publication, target, Reason.BACKPRESSURE, verdict.reason or "")
+        return verdict.allowed
+
+    def _refuse(self, publication: Publication, target: Target, code: str, reason: str) -> None:
+        mailbox = target.mailbox
+        publication.reject(mailbox.hash, code)
+        if target.adapter is not None:
+            publication.note_adapter(AdapterResult(adapter_id=target.adapter, status="refused", error=reason))
+        delivery = publication.delivery(
+            mailbox.hash, mailbox.about.kind, mailbox.subject, Status.REFUSED, publication.budget
+        )
+        delivery.code, delivery.reason = code, reason
+        self.recorder.refused(delivery)
+
+
+class _Store(Change):
+    """The copies of one publish."""
+
+    fanout: Fanout | None = None
+    _planned: PublishResult | None = None
+
+    def __init__(self, deliver: Deliver, publication: Publication, copies: list[Copy]) -> None:
+        self.message_id = publication.id
+        self.ops = self._copies = copies
+        self._deliver = deliver
+        self._publication = publication
+        if publication.dedupe is not None:
+            takers = sum(copy.target.weight for copy in copies)
+            self._planned = PublishResult(message_id=publication.id, delivered_to=takers)
+            self.dedupe = publication.dedupe
+            self.result = self._planned.to_wire()
+        if publication.replaces is not None:
+            self._replace(publication.replaces, copies)
+
+    def _replace(self, replaced: Op, copies: list[Copy]) -> None:
+        """End a dead letter in the same change: by its own copy, or as an op of its own."""
+        for copy in copies:
+            if (copy.mailbox, copy.message_id) == (replaced.mailbox, replaced.message_id):
+                copy.kind = "again"
+                return
+        self.ops = [*copies, replaced]
+
+    def raise_error(self) -> None:
+        """Raise what kept everything from being stored, if anything did.
+
+        Raises:
+            StorageError: if so.
+        """
+        if self.error is not None:
+            raise storage_error("store in", self._copies[0].target.mailbox.maildir.path, self.error) from self.error
+
+    def settle(self) -> None:
+        """Count each copy, and hand over those that were stored. Runs on the loop, in commit order."""
+        if self.error is None and self._planned is not None and self.dedupe is not None:
+            # Before the caller can be cancelled; the exact outcome replaces it.
+            self._deliver.dedupe.remember(self.dedupe, self._planned)
+        if self.error is None and self.failures is None:
+            for copy in self._copies:
+                self._took(copy)
+            return
+        for position, copy in enumerate(self._copies):
+            error = self.failure(position)
+            if error is None:
+                self._took(copy)
+            else:
+                self._failed(copy, error)
+
+    def _took(self, copy: Copy) -> None:
+        deliver, publication, target, delivery = self._deliver, self._publication, copy.target, copy.delivery
+        mailbox = target.mailbox
+        now = deliver.clock.monotonic()
+        delivery.stored_ms = publication.created_ms + (now - publication.started) * 1000
+        item = None
+        if copy.probe or target.awaited or mailbox.wants(len(copy.data)):
+            item = publication.item(mailbox, copy.budget, copy.data, delivery)
+            item.probe = copy.probe
+            item.stored_at = now
+            if target.awaited:
+                if self.fanout is None:
+                    self.fanout = deliver.fanouts(publication)
+                self.fanout.expect(item, target)
+                item.fanout = self.fanout
+        mailbox.arrived(publication.id, item)
+        if not target.awaited:
+            publication.delivered += target.weight
+            if target.adapter is not None:
+                publication.note_adapter(AdapterResult(adapter_id=target.adapter, status="queued"))
+        deliver.recorder.stored(delivery)
+        if mailbox.keep:
+            deliver.dispatch.kick(mailbox)
+        else:
+            deliver.breakers.record_success(mailbox.hash)
+
+    def _failed(self, copy: Copy, error: OSError) -> None:
+        mailbox: Mailbox = copy.target.mailbox
+        mailbox.reserved -= 1
+        mailbox.degraded = str(error)
+        self._deliver.breakers.record_failure(mailbox.hash)
+        self._publication.note_unstored(copy.target, copy.budget, copy.data, copy.delivery, error)

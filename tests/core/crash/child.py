@@ -1,0 +1,322 @@
+"""The process that is killed: it uses the bus in every way at once and says what was acknowledged.
+
+Run as ``python -m tests.core.crash.child`` it reads jobs (one JSON object per line) and forks for each, so that a
+cycle costs milliseconds, not an interpreter's start. On stdout, unbuffered, one line per fact::
+
+    born 123        the job's process
+    ready           the bus is open
+    try 7           about to publish number 7
+    ack 7           its publish has returned
+    purging 7       about to purge the dead letter of number 7
+    purged 7        that has returned
+    refused 7 code  a publish raised
+    end             the job is through, the bus closed
+    dead 9          the process has ended, with this wait status
+
+What a handler or a pull consumer does with a message is a line in the log file, written before it does it:
+``number subject replays verdict id``. The verdict is `ok` or `fail`, and is known beforehand.
+
+A job may name a step at which the process kills itself. The system call is counted from outside, in this process
+only; the bus knows nothing of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, NoReturn
+
+from relay_core.config import RelayConfig
+from relay_core.core import RelayCore
+from relay_core.envelope import Envelope
+from relay_core.errors import StorageError
+from relay_core.journal import Journal
+
+GOOD = "work.good"
+"""Handled, always well."""
+FLAKY = "work.flaky"
+"""Its handler fails, until the message is replayed."""
+PULL = "work.pull"
+"""Claimed, then completed, or failed until it is replayed."""
+EDIT = "work.edit"
+"""Its handler fails, until an operator has edited the message."""
+TRASH = "work.trash"
+"""Its handler fails; the dead letters are purged, never replayed."""
+KEEP = "work.keep"
+"""Nobody takes it."""
+LATE = "late.subject"
+"""No endpoint: a dead letter, replayed once somebody has subscribed."""
+ALL = "work.*"
+
+SUBJECTS = (GOOD, FLAKY, PULL, EDIT, TRASH, KEEP, LATE, ALL)
+ENDPOINTS = (GOOD, FLAKY, PULL, EDIT, TRASH, KEEP)
+LANES = 4
+
+When = Literal["before", "during", "after"]
+
+STEPS: dict[str, tuple[str, str]] = {
+    "journal": ("pwrite", ""),
+    "sync": ("fdatasync", ""),
+    "write": ("write", ""),
+    "store": ("link", "/new/"),
+    "claim": ("rename", "/cur/"),
+    "complete": ("unlink", "/cur/"),
+    "park": ("rename", "/failed/"),
+    "take out": ("unlink", "/failed/"),
+    "forget": ("unlink", "/journal/"),
+}
+"""Name of a step → the call that makes it, and what its last path holds."""
+
+
+@dataclass
+class Job:
+    """What one process does."""
+
+    data_dir: str
+    log: str
+    first: int
+    """The first number to publish."""
+    durability: Literal["os", "fsync"] = "fsync"
+    rounds: int = 4
+    """How often each lane publishes to each subject."""
+    seed: int = 0
+    segment_bytes: int = 16 * 1024 * 1024
+    dedupe: bool = True
+    """Whether numbers may have dedupe ids."""
+    step: str | None = None
+    when: When = "before"
+    nth: int = 1
+    subjects: tuple[str, ...] = SUBJECTS
+    operate: bool = True
+    """Whether dead letters are replayed, edited and purged meanwhile."""
+
+    def to_line(self) -> str:
+        """Return the job as the process reads it."""
+        return json.dumps(asdict(self)) + "\n"
+
+    @property
+    def numbers(self) -> range:
+        """Return every number the job publishes."""
+        return range(self.first, self.first + LANES * self.rounds * len(self.subjects))
+
+    def dedupe_id(self, number: int) -> str | None:
+        """Return the dedupe id of a number; two of three have one."""
+        return f"d{number}" if self.dedupe and number % 3 else None
+
+    def subject(self, number: int) -> str:
+        """Return where a number is published to."""
+        return self.subjects[(number - self.first) // LANES % len(self.subjects)]
+
+
+def config(durability: Literal["os", "fsync"]) -> RelayConfig:
+    """Return a configuration whose rules refuse nothing."""
+    off = {"enabled": False}
+    return RelayConfig.model_validate(
+        {"durability": durability, "reliability": {"rateLimit": off, "circuitBreaker": off, "backpressure": off}}
+    )
+
+
+def sender(number: int) -> str:
+    """Return who publishes a number."""
+    return f"lane.{number % LANES}"
+
+
+def payload(number: int) -> dict[str, Any]:
+    """Return what is published: long enough that a torn write would show."""
+    return {"n": number, "filling": "x" * (number * 37 % 2000)}
+
+
+def verdict(subject: str, number: int, replays: int, edited: bool) -> bool:
+    """Tell whether a message will be handled well."""
+    if subject == EDIT:
+        return edited
+    if subject == PULL:
+        return replays > 0 or number % 4 != 0
+    return subject not in (FLAKY, TRASH) or replays > 0
+
+
+def say(text: str) -> None:
+    """Say one thing, at once and whole."""
+    os.write(1, f"{text}\n".encode())
+
+
+def die() -> NoReturn:
+    """End as a process ends that nobody asked."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    while True:
+        signal.pause()
+
+
+class Work:
+    """One job."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.random = random.Random(job.seed)
+        self.operator = asyncio.Lock()
+        self.log = os.open(job.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+    async def run(self) -> None:
+        async with RelayCore(self.job.data_dir, config(self.job.durability)) as core:
+            for subject in ENDPOINTS:
+                await core.register_endpoint(subject)
+            for subject in (GOOD, FLAKY, EDIT, TRASH):
+                await core.subscribe(subject, self.handle)
+            say("ready")
+            async with asyncio.TaskGroup() as group:
+                for lane in range(LANES):
+                    group.create_task(self.publish(core, lane))
+        say("end")
+
+    async def publish(self, core: RelayCore, lane: int) -> None:
+        job = self.job
+        for number in job.numbers[lane::LANES]:
+            say(f"try {number}")
+            try:
+                await core.publish(
+                    job.subject(number), payload(number), sender=sender(number), dedupe_id=job.dedupe_id(number)
+                )
+            except StorageError as error:
+                say(f"refused {number} {error.code}")
+                continue
+            say(f"ack {number}")
+            if number % 5 == 0 or job.subject(number) == PULL:
+                await self.pull(core)
+            if job.operate and number % 7 == 0:
+                async with self.operator:
+                    await self.operate(core)
+
+    async def handle(self, envelope: Envelope) -> None:
+        if envelope.payload["n"] % 2:
+            await asyncio.sleep(0)
+        if not self.note(envelope):
+            raise RuntimeError("as arranged")
+
+    def note(self, envelope: Envelope) -> bool:
+        number, replays = envelope.payload["n"], envelope.replays
+        well = verdict(envelope.subject, number, replays, "edited" in envelope.payload)
+        line = f"{number} {envelope.subject} {replays} {'ok' if well else 'fail'} {envelope.id}\n"
+        os.write(self.log, line.encode())
+        return well
+
+    async def pull(self, core: RelayCore) -> None:
+        for envelope in await core.claim(PULL, 2):
+            if self.note(envelope):
+                await core.complete(PULL, envelope.id)
+            else:
+                await core.fail(PULL, envelope.id, "as arranged")
+
+    async def operate(self, core: RelayCore) -> None:
+        letters = [letter for letter in await core.dead_letters() if letter.envelope is not None]
+        for letter in self.random.sample(letters, min(4, len(letters))):
+            envelope = letter.envelope
+            assert envelope is not None
+            number = envelope.payload["n"]
+            try:
+                if envelope.subject == TRASH:
+                    say(f"purging {number}")
+                    await core.purge_dead_letters(
+                        ids=[letter.message_id], filter=_only(letter.message_id, letter.endpoint_hash)
+                    )
+                    say(f"purged {number}")
+                elif envelope.subject == EDIT:
+                    await core.replays.edit(
+                        letter.message_id, {**envelope.payload, "edited": True}, endpoint=letter.endpoint_hash
+                    )
+                elif letter.replays < 3:
+                    late = await core.subscribe(LATE, self.handle) if envelope.subject == LATE else None
+                    plan = await core.plan_replay(filter=_only(letter.message_id, letter.endpoint_hash))
+                    await core.run_replay(plan.id)
+                    if late is not None:
+                        await core.idle()
+                        await late.close()
+            except (StorageError, LookupError):
+                continue
+            except Exception as error:
+                if getattr(error, "code", None) != "not_found":  # another lane was faster
+                    raise
+
+
+def _only(message_id: str, endpoint: str) -> Any:
+    from relay_core.deadletters import DeadLetterFilter
+
+    return DeadLetterFilter(ids=(message_id,), endpoint=endpoint)
+
+
+def arm(job: Job) -> None:
+    """Make this process kill itself at the job's step."""
+    assert job.step is not None
+    name, part = STEPS[job.step]
+    original: Callable[..., Any] = getattr(os, name)
+    calls = 0
+
+    def is_meant(args: tuple[Any, ...]) -> bool:
+        if name in ("pwrite", "write"):
+            # Neither the journal's filling, nor what this process says, nor the handlers' log.
+            return args[0] > 2 and len(args[1]) > 100 and args[1][0] != 0 and args[1][:1] in b"{0123456789abcdef"
+        paths = [str(arg) for arg in args if isinstance(arg, (str, os.PathLike))]
+        return not part or (bool(paths) and part in paths[-1])
+
+    def call(*args: Any, **named: Any) -> Any:
+        nonlocal calls
+        if not is_meant(args):
+            return original(*args, **named)
+        calls += 1
+        if calls == job.nth:
+            if job.when == "during":
+                original(args[0], args[1][: len(args[1]) // 2], *args[2:])
+            elif job.when == "after":
+                original(*args, **named)
+            die()
+        return original(*args, **named)
+
+    if name == "fdatasync":
+        _default(fdatasync=call)
+    else:
+        setattr(os, name, call)
+
+
+def _default(**values: Any) -> None:
+    """Change the defaults of a journal's parameters, in this process only."""
+    defaults = Journal.__init__.__kwdefaults__
+    assert defaults is not None
+    assert defaults.keys() >= values.keys()
+    defaults.update(values)
+
+
+def live(job: Job) -> None:
+    """Be the process of one job."""
+    say(f"born {os.getpid()}")
+    _default(segment_bytes=job.segment_bytes)
+    if job.step is not None:
+        arm(job)
+    asyncio.run(Work(job).run())
+
+
+def main() -> None:
+    """Fork for every job."""
+    for line in sys.stdin:
+        fields = json.loads(line)
+        job = Job(**{**fields, "subjects": tuple(fields["subjects"])})
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                live(job)
+                status = 0
+            except BaseException as error:
+                sys.excepthook(type(error), error, error.__traceback__)
+            finally:
+                os._exit(status)
+        _, status = os.waitpid(pid, 0)
+        say(f"dead {status}")
+
+
+if __name__ == "__main__":
+    main()

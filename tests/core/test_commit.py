@@ -1,0 +1,396 @@
+"""Commits: durable before it counts, settled once and in order, and nothing of a group whose sync failed."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import shutil
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from relay_core.commit import Change, Commits, Op
+from relay_core.config import RelayConfig
+from relay_core.core import RelayCore
+from relay_core.errors import StorageError
+from relay_core.journal import Durability, Journal, read_segment, segments
+from relay_core.maildir import CUR, FAILED, NEW, Maildir
+from relay_core.recovery import Recovered, recover
+
+BOX = "0123456789ab"
+
+
+def message_id(number: int) -> str:
+    return f"01HF00000000000000000{number:05d}"
+
+
+def data(number: int) -> bytes:
+    return orjson.dumps({"id": message_id(number), "n": number})
+
+
+class Syncs:
+    """The disk's side of fdatasync: it can be counted, held up and made to fail."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.error: OSError | None = None
+        self.entered = threading.Event()
+        self.may_go = threading.Event()
+        self.may_go.set()
+
+    def __call__(self, fd: int) -> None:
+        self.count += 1
+        self.entered.set()
+        self.may_go.wait(30)
+        if self.error is not None:
+            raise self.error
+        os.fdatasync(fd)
+
+
+class Bench:
+    """A journal, one mailbox, and what was settled."""
+
+    def __init__(self, directory: Path, durability: Durability, segment_bytes: int) -> None:
+        self.syncs = Syncs()
+        self.journal = Journal(
+            directory / "journal", durability, segment_bytes=segment_bytes, fdatasync=self.syncs
+        )
+        self.commits = Commits(self.journal, asyncio.get_running_loop())
+        self.box = Maildir(directory / BOX)
+        self.box.create(sync=False)
+        self.settled: list[str] = []
+
+    def op(self, kind: str, number: int, content: bytes | None = None) -> Op:
+        body = b"" if kind == "gone" else data(number) if content is None else content
+        return Op(kind, BOX, self.box, message_id(number), body)
+
+    def change(self, *ops: Op) -> Change:
+        return Change(ops[0].message_id, list(ops), self._note)
+
+    def new(self, number: int) -> Change:
+        return self.change(self.op("new", number))
+
+    def _note(self, change: Change) -> None:
+        self.settled.append(change.message_id)
+
+    def lines(self) -> list[dict[str, Any]]:
+        return [one for sequence, path in segments(self.journal.directory) for one in read_segment(sequence, path)]
+
+    def after_a_kill(self) -> tuple[Recovered, Maildir]:
+        """Return what the next process would find if this one were killed now."""
+        killed = self.journal.directory.parent / "killed"
+        for name in (self.journal.directory.name, BOX):
+            shutil.copytree(self.journal.directory.parent / name, killed / name, copy_function=_copy_if_there)
+        box = Maildir(killed / BOX)
+        return recover(Journal(killed / "journal", self.journal.durability), lambda _: box), box
+
+
+def _copy_if_there(source: str, target: str) -> None:
+    with suppress(FileNotFoundError):  # a segment that a checkpoint has just dropped
+        shutil.copy2(source, target)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Callable[..., Any]:
+    @asynccontextmanager
+    async def open_bench(durability: Durability, *, segment_bytes: int = 1 << 24) -> AsyncIterator[Bench]:
+        made = Bench(tmp_path, durability, segment_bytes)
+        made.journal.open()
+        made.commits.open()
+        try:
+            yield made
+        finally:
+            made.syncs.may_go.set()
+            await made.commits.close()
+
+    return open_bench
+
+
+class TestOs:
+    async def test_a_change_is_carried_out_before_commit_first_waits(self, bench: Callable[..., Any]) -> None:
+        async with bench("os") as it:
+            commit = it.commits.commit(it.new(1))
+            with pytest.raises(StopIteration):
+                commit.send(None)
+            assert it.box.ids(NEW) == [message_id(1)]
+            assert it.settled == [message_id(1)]
+            assert it.lines() == []
+            assert it.syncs.count == 0
+
+    async def test_an_atomic_change_is_journaled_and_done(self, bench: Callable[..., Any]) -> None:
+        async with bench("os") as it:
+            await it.commits.commit(it.new(1), atomic=True)
+            first, second = it.lines()
+            assert first["ops"] == [["new", BOX, message_id(1), {"id": message_id(1), "n": 1}]]
+            assert "sync" not in first
+            assert second == {"done": message_id(1)}
+
+    async def test_one_with_a_dedupe_id_too(self, bench: Callable[..., Any]) -> None:
+        async with bench("os") as it:
+            change = it.new(1)
+            change.dedupe, change.result = "s one", {"messageId": message_id(1)}
+            await it.commits.commit(change)
+            assert [line.get("dedupe") for line in it.lines()] == ["s one", None]
+            recovered, _ = it.after_a_kill()
+            assert recovered.outcomes == {"s one": {"messageId": message_id(1)}}
+            assert recovered.completed == 0
+
+    async def test_what_is_finished_needs_no_line(self, bench: Callable[..., Any]) -> None:
+        async with bench("os") as it:
+            it.commits.note_gone(BOX, message_id(1))
+            assert it.lines() == []
+
+
+@pytest.mark.parametrize("durability", ["os", "fsync"])
+class TestOps:
+    async def test_each_kind(self, bench: Callable[..., Any], durability: Durability) -> None:
+        async with bench(durability) as it:
+            await it.commits.commit(it.new(1))
+            assert it.box.whereabouts(message_id(1)) == {NEW}
+            it.box.claim(message_id(1))
+            await it.commits.commit(it.change(it.op("failed", 1, b'{"record":1}')))
+            assert it.box.whereabouts(message_id(1)) == {FAILED}
+            await it.commits.commit(it.change(it.op("again", 1)), atomic=True)
+            assert it.box.whereabouts(message_id(1)) == {NEW}
+            await it.commits.commit(it.change(it.op("gone", 1)))
+            assert it.box.whereabouts(message_id(1)) == set()
+            assert it.settled == [message_id(1)] * 4
+
+    async def test_one_that_fails_stops_no_other(self, bench: Callable[..., Any], durability: Durability) -> None:
+        async with bench(durability) as it:
+            await it.commits.commit(it.new(2))
+            change = it.change(it.op("new", 1), it.op("new", 2), it.op("new", 3))
+            await it.commits.commit(change)
+            assert it.box.ids(NEW) == [message_id(1), message_id(2), message_id(3)]
+            assert change.error is None
+            assert isinstance(change.failure(1), FileExistsError)
+            assert change.failure(0) is None
+            assert change.failure(2) is None
+
+    async def test_what_is_in_memory_follows_what_is_on_disk(
+        self, bench: Callable[..., Any], durability: Durability
+    ) -> None:
+        async with bench(durability) as it:
+            seen: list[bool] = []
+
+            def look(change: Change) -> None:
+                seen.append(it.box.whereabouts(change.message_id) == {NEW})
+
+            async with asyncio.TaskGroup() as group:
+                for number in range(100):
+                    group.create_task(it.commits.commit(Change(message_id(number), [it.op("new", number)], look)))
+            assert seen == [True] * 100
+
+
+class TestFsync:
+    async def test_nothing_counts_before_the_sync_has_returned(self, bench: Callable[..., Any]) -> None:
+        async with bench("fsync") as it:
+            it.syncs.may_go.clear()
+            async with asyncio.TaskGroup() as group:
+                publish = group.create_task(it.commits.commit(it.new(1)))
+                await asyncio.to_thread(it.syncs.entered.wait, 30)
+                assert [line["id"] for line in it.lines()] == [message_id(1)]
+                assert it.box.ids(NEW) == []
+                assert it.settled == []
+                assert not publish.done()
+                it.syncs.may_go.set()
+            assert it.box.ids(NEW) == [message_id(1)]
+            assert it.settled == [message_id(1)]
+
+    async def test_what_waits_shares_one_sync_and_settles_in_order(self, bench: Callable[..., Any]) -> None:
+        async with bench("fsync") as it:
+            it.syncs.may_go.clear()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(it.commits.commit(it.new(0)))
+                await asyncio.to_thread(it.syncs.entered.wait, 30)
+                for number in range(1, 200):
+                    group.create_task(it.commits.commit(it.new(number)))
+                await asyncio.sleep(0)
+                it.syncs.may_go.set()
+            assert it.syncs.count == 2
+            assert it.settled == [message_id(number) for number in range(200)]
+
+    async def test_a_caller_that_is_cancelled_leaves_nothing_half_done(self, bench: Callable[..., Any]) -> None:
+        async with bench("fsync") as it:
+            it.syncs.may_go.clear()
+            async with asyncio.TaskGroup() as group:
+                publish = group.create_task(it.commits.commit(it.new(1)))
+                await asyncio.to_thread(it.syncs.entered.wait, 30)
+                publish.cancel()
+                await asyncio.sleep(0)
+                assert not publish.done()
+                it.syncs.may_go.set()
+            assert publish.cancelled()
+            assert it.settled == [message_id(1)]
+            assert it.box.ids(NEW) == [message_id(1)]
+
+    async def test_what_is_finished_is_said_before_the_file_goes(self, bench: Callable[..., Any]) -> None:
+        async with bench("fsync") as it:
+            await it.commits.commit(it.new(1))
+            it.box.claim(message_id(1))
+            it.commits.note_gone(BOX, message_id(1))
+            _, box = it.after_a_kill()
+            assert box.whereabouts(message_id(1)) == set()
+            assert it.box.whereabouts(message_id(1)) == {CUR}
+
+    async def test_a_full_segment_is_checkpointed(self, bench: Callable[..., Any]) -> None:
+        async with bench("fsync", segment_bytes=500) as it:
+            for number in range(50):
+                await it.commits.commit(it.new(number))
+        left = segments(it.journal.directory)
+        assert len(left) == 1
+        assert left[0][0] > 3
+        assert len(it.box.ids(NEW)) == 50
+
+    async def test_a_kill_loses_nothing_whatever_the_checkpoints_did(self, bench: Callable[..., Any]) -> None:
+        async with bench("fsync", segment_bytes=500) as it:
+            for number in range(50):
+                await it.commits.commit(it.new(number))
+            _, box = it.after_a_kill()
+            assert len(box.ids(NEW)) == 50
+
+    async def test_closing_drops_the_journal(self, bench: Callable[..., Any]) -> None:
+        async with bench("fsync") as it:
+            await it.commits.commit(it.new(1))
+        assert it.lines() == []
+        assert it.box.ids(NEW) == [message_id(1)]
+
+    @pytest.mark.xfail(reason="after close a change is carried out as with os, not refused", strict=True)
+    async def test_what_comes_after_the_close_is_refused(self, bench: Callable[..., Any]) -> None:
+        async with bench("fsync") as it:
+            pass
+        change = it.new(1)
+        try:
+            await it.commits.commit(change)
+        except Exception:
+            return
+        assert change.error is not None
+
+
+class TestFailedSync:
+    async def test_nothing_of_the_group_counts(self, bench: Callable[..., Any]) -> None:
+        async with bench("fsync") as it:
+            it.syncs.error = OSError(errno.EIO, "the disk says no")
+            changes = [it.new(number) for number in range(10)]
+            async with asyncio.TaskGroup() as group:
+                for change in changes:
+                    group.create_task(it.commits.commit(change))
+            assert [change.failure(0) for change in changes] == [it.syncs.error] * 10
+            assert it.settled == [change.message_id for change in changes]
+            assert it.box.ids(NEW) == []
+            assert it.commits.degraded == "[Errno 5] the disk says no"
+            _, box = it.after_a_kill()
+            assert box.ids(NEW) == []
+
+    async def test_the_next_group_begins_a_new_segment_and_heals(self, bench: Callable[..., Any]) -> None:
+        async with bench("fsync") as it:
+            it.syncs.error = OSError(errno.EIO, "no")
+            await it.commits.commit(it.new(1))
+            it.syncs.error = None
+            await it.commits.commit(it.new(2))
+            assert it.commits.degraded is None
+            assert len(segments(it.journal.directory)) == 2
+            _, box = it.after_a_kill()
+            assert box.ids(NEW) == [message_id(2)]
+
+    async def test_what_was_finished_before_stays_finished(self, bench: Callable[..., Any]) -> None:
+        async with bench("fsync") as it:
+            await it.commits.commit(it.new(1))
+            it.commits.note_gone(BOX, message_id(1))
+            it.box.remove(NEW, message_id(1))
+            it.syncs.error = OSError(errno.EIO, "no")
+            await it.commits.commit(it.new(2))
+            _, box = it.after_a_kill()
+            assert box.ids(NEW) == []
+
+    @pytest.mark.xfail(reason="the strike covers only `new`: the `gone` of the letter that was edited stands", strict=True)
+    async def test_a_dead_letter_that_was_to_be_replaced_is_still_there(self, bench: Callable[..., Any]) -> None:
+        async with bench("fsync") as it:
+            await it.commits.commit(it.change(it.op("failed", 1, b'{"record":1}')))
+            it.syncs.error = OSError(errno.EIO, "no")
+            edited = it.change(it.op("new", 2), it.op("gone", 1))
+            await it.commits.commit(edited, atomic=True)
+            assert edited.error is not None
+            _, box = it.after_a_kill()
+            assert box.whereabouts(message_id(1)) == {FAILED}
+            assert box.whereabouts(message_id(2)) == set()
+
+    @pytest.mark.xfail(reason="the outcome of a struck publish is still read from the poisoned segment", strict=True)
+    async def test_a_retry_after_a_kill_is_not_told_that_it_was_published(self, bench: Callable[..., Any]) -> None:
+        async with bench("fsync") as it:
+            it.syncs.error = OSError(errno.EIO, "no")
+            change = it.new(1)
+            change.dedupe, change.result = "s one", {"messageId": message_id(1)}
+            await it.commits.commit(change)
+            recovered, box = it.after_a_kill()
+            assert box.ids(NEW) == []
+            assert recovered.outcomes == {}
+
+
+class TestInTheBus:
+    """The same, from where a publisher stands."""
+
+    @pytest.fixture
+    def syncs(self, monkeypatch: pytest.MonkeyPatch) -> Syncs:
+        found = Syncs()
+        defaults = Journal.__init__.__kwdefaults__
+        assert defaults is not None
+        monkeypatch.setitem(defaults, "fdatasync", found)
+        return found
+
+    async def test_a_failed_sync_acknowledges_nothing_marks_the_mailbox_and_heals(
+        self, data_dir: Path, syncs: Syncs
+    ) -> None:
+        async with RelayCore(data_dir) as core:
+            await core.register_endpoint("a.b")
+            syncs.error = OSError(errno.EIO, "no")
+            for _ in range(3):
+                with pytest.raises(StorageError) as caught:
+                    await core.publish("a.b", 1, sender="s")
+                assert not caught.value.retryable
+            (box,) = core.mailboxes()
+            assert box.degraded == "[Errno 5] no"
+            assert (box.depth, await core.inbox("a.b")) == (0, [])
+            syncs.error = None
+            await core.publish("a.b", 2, sender="s")
+            (box,) = core.mailboxes()
+            assert (box.degraded, box.depth) == (None, 1)
+        async with RelayCore(data_dir) as core:
+            assert [envelope.payload for envelope in await core.inbox("a.b")] == [2]
+
+    async def test_a_full_disk_at_the_sync_is_worth_a_retry(self, data_dir: Path, syncs: Syncs) -> None:
+        async with RelayCore(data_dir) as core:
+            await core.register_endpoint("a.b")
+            syncs.error = OSError(errno.ENOSPC, "full")
+            with pytest.raises(StorageError) as caught:
+                await core.publish("a.b", 1, sender="s", dedupe_id="one")
+            assert (caught.value.code, caught.value.retryable) == ("storage_full", True)
+            syncs.error = None
+            assert (await core.publish("a.b", 1, sender="s", dedupe_id="one")).delivered_to == 1
+            assert len(await core.inbox("a.b")) == 1
+
+    async def test_a_dead_letter_whose_sync_failed_stays_claimed(self, data_dir: Path, syncs: Syncs) -> None:
+        async with RelayCore(data_dir) as core:
+            await core.register_endpoint("a.b")
+            await core.publish("a.b", 1, sender="s")
+            (envelope,) = await core.claim("a.b")
+            syncs.error = OSError(errno.EIO, "no")
+            await core.fail("a.b", envelope.id, "no good")
+            assert len(list(data_dir.glob("mailboxes/*/cur/*.json"))) == 1
+            assert await core.dead_letters() == []
+        syncs.error = None
+        async with RelayCore(data_dir) as core:
+            (letter,) = await core.dead_letters()
+            assert letter.message_id == envelope.id
+
+    async def test_without_fsync_nothing_is_synced(self, data_dir: Path, syncs: Syncs) -> None:
+        async with RelayCore(data_dir, RelayConfig(durability="os")) as core:
+            await core.register_endpoint("a.b")
+            await core.publish("a.b", 1, sender="s", dedupe_id="one")
+            assert syncs.count == 0

@@ -1,0 +1,387 @@
+"""Dead letters on disk and in the index: both tell the same, page by page, whatever lies in ``failed/``."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections import Counter
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import orjson
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from relay_core import DeadLetter, DeadLetterFilter, RelayConfig, RelayCore
+from relay_core.config import RateLimitConfig, ReliabilityConfig
+from relay_core.deadletters import export_lines
+from relay_core.envelope import Envelope
+from relay_core.errors import NotFound
+from relay_core.lookups import DeadLetterSummary
+from relay_core.subjects import subject_hash
+from relay_core.testing import FakeClock
+
+A, B, C = "relay.agent.a", "relay.agent.b", "relay.agent.c"
+SENDER = "relay.agent.s"
+CONFIG = RelayConfig(durability="os", reliability=ReliabilityConfig(rate_limit=RateLimitConfig(enabled=False)))
+
+
+@pytest.fixture
+async def relay(data_dir: Path, clock: FakeClock) -> AsyncIterator[RelayCore]:
+    async with RelayCore(data_dir, CONFIG, clock) as relay:
+        for subject in (A, B, C):
+            await relay.register_endpoint(subject)
+        yield relay
+
+
+async def fail(relay: RelayCore, subject: str, reason: str = "no", sender: str = SENDER, payload: object = None) -> str:
+    """Make a dead letter of an endpoint and return its id."""
+    result = await relay.publish(subject, payload, sender=sender)
+    for message in await relay.claim(subject, limit=100):
+        await relay.fail(subject, message.id, reason)
+    return result.message_id
+
+
+async def every_kind(relay: RelayCore, clock: FakeClock, data_dir: Path) -> None:
+    """Make dead letters of every kind, a second apart."""
+    for number in range(5):
+        await fail(relay, A, f"reason {number % 2}", payload={"n": number})
+        await fail(relay, B, "other", sender="relay.human.h")
+        await relay.publish("relay.agent.nobody", number, sender=SENDER)
+        clock.advance(1)
+    await relay.publish("relay.agent.*", "to all", sender=SENDER)
+    for subject in (A, B, C):
+        (message,) = await relay.claim(subject)
+        await relay.fail(subject, message.id, "broadcast")
+    await relay.publish(A, "over", sender=SENDER, budget={"call_budget_remaining": 0})
+    (failed(data_dir, A).parent / "new" / "no-ulid.json").write_bytes(b"hello")
+    relay.bus.rescan()
+    await ended("rescan")
+
+
+async def ended(name: str) -> None:
+    """Let the bus's background tasks of a name come to their end."""
+    while tasks := [task for task in asyncio.all_tasks() if task.get_name() == name]:
+        await asyncio.wait(tasks)
+
+
+def failed(data_dir: Path, subject: str) -> Path:
+    return data_dir / "mailboxes" / subject_hash(subject) / "failed"
+
+
+async def pages(relay: RelayCore, size: int, **wanted: str) -> list[DeadLetterSummary]:
+    """Return every page, one after the other."""
+    found: list[DeadLetterSummary] = []
+    after, first_total = None, None
+    while True:
+        page, total = await relay.dead_letter_page(after=after, limit=size, code=None, **wanted)
+        first_total = total if first_total is None else first_total
+        assert total == first_total
+        if not page:
+            assert len(found) == total
+            return found
+        assert len(page) <= size
+        found += page
+        after = page[-1].cursor
+
+
+def keys(letters: list[DeadLetter]) -> list[tuple[str, str]]:
+    return [(letter.message_id, letter.endpoint_hash) for letter in letters]
+
+
+async def test_the_index_lists_what_lies_on_disk(relay: RelayCore, clock: FakeClock, data_dir: Path) -> None:
+    await every_kind(relay, clock, data_dir)
+    letters = await relay.dead_letters()
+    assert len(letters) == 20
+    assert keys(letters) == sorted(keys(letters))
+    listed = await pages(relay, 7)
+    assert [(one.message_id, one.endpoint_hash) for one in listed] == keys(letters)[::-1]
+    by_key = {(letter.message_id, letter.endpoint_hash): letter for letter in letters}
+    for one in listed:
+        letter = by_key[one.message_id, one.endpoint_hash]
+        assert (one.code, one.reason, one.replays) == (letter.code, letter.reason, letter.replays)
+        if letter.envelope is not None:
+            assert (one.subject, one.sender) == (letter.envelope.subject, letter.envelope.sender)
+            assert one.size == len(orjson.dumps(letter.envelope.payload))
+
+
+async def test_groups_are_by_code_and_target_largest_first(relay: RelayCore, clock: FakeClock, data_dir: Path) -> None:
+    start = clock.now_ms()
+    await every_kind(relay, clock, data_dir)
+    groups = await relay.dead_letter_groups()
+    counts = Counter((letter.code, letter.endpoint_hash) for letter in await relay.dead_letters())
+    assert {(group.code, group.endpoint_hash): group.count for group in groups} == counts
+    assert [group.count for group in groups] == sorted((group.count for group in groups), reverse=True)
+    of_nobody = next(group for group in groups if group.code == "no_match")
+    assert of_nobody.endpoint_subject == "relay.agent.nobody"
+    assert (of_nobody.oldest_at, of_nobody.newest_at) == (start, start + 4000)
+    assert of_nobody.sample_reason == "no matching endpoints or adapters"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+async def test_pages_of_one_endpoint(size: int, relay: RelayCore, clock: FakeClock, data_dir: Path) -> None:
+    await every_kind(relay, clock, data_dir)
+    for endpoint in (A, subject_hash(A)):
+        listed = await pages(relay, size, endpoint=endpoint)
+        assert [one.message_id for one in listed] == [letter.message_id for letter in await relay.dead_letters(A)][::-1]
+
+
+async def test_pages_by_code_and_their_totals(relay: RelayCore, clock: FakeClock, data_dir: Path) -> None:
+    await every_kind(relay, clock, data_dir)
+    for code, total in (("no_match", 5), ("consumer_failed", 13), ("call_budget", 1), ("malformed", 1), ("none", 0)):
+        page, found = await relay.dead_letter_page(code=code, limit=4)
+        assert (len(page), found) == (min(total, 4), total)
+    page, found = await relay.dead_letter_page(code="consumer_failed", endpoint=B, limit=2)
+    assert (len(page), found) == (2, 6)
+
+
+async def test_a_message_dead_at_several_targets_is_not_cut_off_by_a_page(relay: RelayCore) -> None:
+    result = await relay.publish("relay.agent.*", 1, sender=SENDER)
+    for subject in (A, B, C):
+        await relay.claim(subject)
+        await relay.fail(subject, result.message_id, "no")
+    assert [one.endpoint_hash for one in await pages(relay, 1)] == sorted(map(subject_hash, (A, B, C)), reverse=True)
+    rest, total = await relay.dead_letter_page(after=result.message_id)
+    assert (rest, total) == ([], 3)  # a bare id passes over all of that message
+
+
+async def test_a_page_that_begins_after_what_was_purged_goes_on(relay: RelayCore) -> None:
+    ids = [await fail(relay, A) for _ in range(4)]
+    page, _ = await relay.dead_letter_page(limit=2)
+    await relay.purge_dead_letters(ids=[ids[2]])
+    rest, total = await relay.dead_letter_page(after=page[-1].cursor)
+    assert ([one.message_id for one in rest], total) == ([ids[1], ids[0]], 3)
+
+
+WANTED = [
+    DeadLetterFilter(),
+    DeadLetterFilter(code="no_match"),
+    DeadLetterFilter(reason="reason 1"),
+    DeadLetterFilter(endpoint="relay.agent.*"),
+    DeadLetterFilter(endpoint=A, reason="reason"),
+    DeadLetterFilter(sender="relay.human.>"),
+    DeadLetterFilter(text='"n":3'),
+    DeadLetterFilter(failed_before=1_700_000_002_000),
+    DeadLetterFilter(failed_after=1_700_000_001_000, failed_before=1_700_000_004_000),
+]
+
+
+@pytest.mark.parametrize("wanted", WANTED, ids=lambda wanted: str(wanted.model_dump(exclude_defaults=True)))
+async def test_a_filter_and_its_opposite_divide_the_dead_letters(
+    wanted: DeadLetterFilter, relay: RelayCore, clock: FakeClock, data_dir: Path
+) -> None:
+    await every_kind(relay, clock, data_dir)
+    everything = await relay.dead_letters()
+    those = await relay.dead_letters(filter=wanted)
+    others = await relay.dead_letters(filter=wanted.model_copy(update={"exclude": True}))
+    assert sorted(keys(those) + keys(others)) == keys(everything)
+    assert those
+    purged = await relay.purge_dead_letters(filter=wanted)
+    assert purged == len(those)
+    assert keys(await relay.dead_letters()) == keys(others)
+    assert (await relay.dead_letter_page())[1] == len(others)
+
+
+async def test_purge_by_ids_age_and_all(relay: RelayCore, clock: FakeClock, data_dir: Path) -> None:
+    ids = []
+    for _ in range(6):
+        ids.append(await fail(relay, A))
+        clock.advance(10)
+    assert await relay.purge_dead_letters(ids=iter([ids[0], "unknown"])) == 1
+    assert await relay.purge_dead_letters(older_than=timedelta(seconds=50)) == 0
+    assert await relay.purge_dead_letters(older_than=timedelta(seconds=49)) == 1
+    assert await relay.purge_dead_letters(older_than=clock.now_ms() - 30_000, ids=ids[3:]) == 0
+    assert await relay.purge_dead_letters(older_than=clock.now_ms() - 29_999, ids=ids[3:]) == 1
+    assert [letter.message_id for letter in await relay.dead_letters()] == [ids[2], ids[4], ids[5]]
+    assert await relay.purge_dead_letters() == 3
+    assert await relay.purge_dead_letters() == 0
+    assert os.listdir(failed(data_dir, A)) == []
+    assert [span.status for span in await relay.trace(ids[2])] == ["purged"]
+    assert await relay.dead_letter_groups() == []
+
+
+async def test_purging_what_is_no_message_removes_its_bytes_and_its_row(relay: RelayCore, data_dir: Path) -> None:
+    (failed(data_dir, A).parent / "new" / "stray").mkdir()
+    relay.bus.rescan()
+    await ended("rescan")
+    assert (await relay.dead_letter_page())[1] == 1
+    assert len(os.listdir(failed(data_dir, A))) == 2
+    assert await relay.purge_dead_letters() == 1
+    assert os.listdir(failed(data_dir, A)) == []
+    assert (await relay.dead_letter_page()) == ([], 0)
+    assert next(state.failed for state in relay.mailboxes() if state.subject == A) == 0
+
+
+async def test_a_letter_that_was_replayed_meanwhile_is_not_purged(data_dir: Path, clock: FakeClock) -> None:
+    """Nor does the journal say that it is gone, which would lose it at the next start after a power loss."""
+    config = CONFIG.model_copy(update={"durability": "fsync"})
+    async with RelayCore(data_dir, config, clock) as relay:
+        await relay.register_endpoint(A)
+        message_id = await fail(relay, A)
+        mailbox, letter = await asyncio.to_thread(relay.bus.dead_letters.find, message_id)
+        await relay.run_replay((await relay.plan_replay([message_id])).id)
+        assert not relay.bus.dead_letters.remove(mailbox, letter, "purged")
+        journal = b"".join(path.read_bytes() for path in sorted((data_dir / "journal").iterdir()))
+        assert journal.rfind(b'"gone"') < journal.rfind(b'"again"')
+        assert [message.id for message in await relay.inbox(A)] == [message_id]
+
+
+async def test_copies_kept_aside_are_listed_only_when_asked_for(relay: RelayCore, data_dir: Path) -> None:
+    message_id = await fail(relay, A)
+    path = failed(data_dir, A) / f"{message_id}.json"
+    path.write_bytes(orjson.dumps({**orjson.loads(path.read_bytes()), "partial": True}))
+    assert await relay.dead_letters() == []
+    assert [letter.message_id for letter in await relay.dead_letters(include_partial=True)] == [message_id]
+    assert await relay.purge_dead_letters() == 1
+
+
+async def test_one_dead_letter_is_found_by_id_and_target(relay: RelayCore) -> None:
+    message_id = (await relay.publish("relay.agent.*", 1, sender=SENDER)).message_id
+    for subject in (A, B):
+        await relay.claim(subject)
+        await relay.fail(subject, message_id, f"at {subject}")
+    store = relay.bus.dead_letters
+    for endpoint in (B, subject_hash(B)):
+        mailbox, letter = await asyncio.to_thread(store.find, message_id, endpoint)
+        assert (mailbox.subject, letter.reason) == (B, f"at {B}")
+    for endpoint in (C, "relay.agent.unknown"):
+        with pytest.raises(NotFound):
+            await asyncio.to_thread(store.find, message_id, endpoint)
+    with pytest.raises(NotFound, match="no dead letter 01HF7YAT0A8CDKSYBCF7B20000"):
+        await asyncio.to_thread(store.find, "01HF7YAT0A8CDKSYBCF7B20000")
+
+
+async def test_an_export_holds_every_dead_letter(relay: RelayCore, clock: FakeClock, data_dir: Path) -> None:
+    await every_kind(relay, clock, data_dir)
+    letters = await relay.dead_letters()
+    lines = [orjson.loads(line) for line in export_lines(letters)]
+    assert [DeadLetter.model_validate(line) for line in lines] == letters
+
+
+async def test_a_broadcast_nobody_heard_is_a_dead_letter_that_can_be_read(relay: RelayCore) -> None:
+    await relay.publish("relay.nobody.*", {"n": 1}, sender=SENDER)
+    (letter,) = await relay.dead_letters()
+    assert letter.code == "no_match"
+    assert letter.envelope is not None
+    assert (letter.envelope.subject, letter.envelope.payload) == ("relay.nobody.*", {"n": 1})
+
+
+def damage(path: Path, how: str) -> None:
+    match how:
+        case "garbage":
+            path.write_bytes(b"\xff\x00 garbage")
+        case "empty":
+            path.write_bytes(b"")
+        case "cut":
+            path.write_bytes(path.read_bytes()[:-20])
+        case "bad time":
+            path.write_bytes(orjson.dumps({**orjson.loads(path.read_bytes()), "failedAt": "yesterday"}))
+        case "other id":
+            record = orjson.loads(path.read_bytes())
+            record["envelope"]["id"] = "01HF7YAT0A8CDKSYBCF7B20000"
+            path.write_bytes(orjson.dumps(record))
+        case "link":
+            path.unlink()
+            path.symlink_to("/etc/passwd")
+        case "fifo":
+            path.unlink()
+            os.mkfifo(path)
+        case "directory":
+            path.unlink()
+            path.mkdir()
+        case "huge":
+            with path.open("ab") as file:
+                file.truncate(1 << 30)
+
+
+HOW = ["garbage", "empty", "cut", "bad time", "other id", "link", "fifo", "directory", "huge"]
+
+
+@pytest.mark.parametrize("how", HOW)
+async def test_a_damaged_record_is_listed_as_malformed_and_harms_no_other(
+    how: str, relay: RelayCore, data_dir: Path
+) -> None:
+    bad, good = await fail(relay, A), await fail(relay, A)
+    damage(failed(data_dir, A) / f"{bad}.json", how)
+    letters = await relay.dead_letters()
+    assert [(letter.message_id, letter.code) for letter in letters] == [(bad, "malformed"), (good, "consumer_failed")]
+    assert letters[0].reason.startswith("the record is damaged: ")
+    assert letters[0].envelope is None
+    assert keys(await relay.dead_letters(filter=DeadLetterFilter(failed_after=0))) == keys(letters)
+    assert keys(await relay.dead_letters(filter=DeadLetterFilter(code="malformed"))) == keys(letters[:1])
+    plan = await relay.plan_replay()
+    assert [item.verdict for item in plan.items] == ["malformed", "will_deliver"]
+    await relay.rebuild_index()
+    assert (await relay.dead_letter_page())[1] == 2
+    assert await relay.purge_dead_letters() == (1 if how == "directory" else 2)
+    assert keys(await relay.dead_letters()) == (keys(letters[:1]) if how == "directory" else [])
+
+
+async def test_a_name_that_is_no_id_is_passed_over(relay: RelayCore, data_dir: Path) -> None:
+    good = await fail(relay, A)
+    (failed(data_dir, A) / "notes.json").write_text("{}")
+    (failed(data_dir, A) / ("7" + "Z" * 25 + ".json")).write_text("{}")
+    assert [letter.message_id for letter in await relay.dead_letters()] == [good, "7" + "Z" * 25]
+    await relay.rebuild_index()
+    assert (await relay.dead_letter_page())[1] == 2
+
+
+async def test_where_a_record_lies_decides_whose_it_is(relay: RelayCore, data_dir: Path) -> None:
+    message_id = await fail(relay, A)
+    shutil.move(failed(data_dir, A) / f"{message_id}.json", failed(data_dir, B))
+    relay.bus.mailboxes.get(subject_hash(B)).dead += 1  # type: ignore[union-attr]
+    (letter,) = await relay.dead_letters()
+    assert letter.endpoint_hash == subject_hash(B)
+    assert await relay.purge_dead_letters() == 1
+
+
+async def test_listing_while_letters_come_and_go_never_fails(relay: RelayCore) -> None:
+    async def handle(envelope: Envelope) -> None:
+        raise ValueError
+
+    await relay.subscribe("relay.agent.*", handle)
+    for _ in range(20):
+        await relay.publish(A, 1, sender=SENDER)
+        await relay.publish(B, 1, sender=SENDER)
+        listed, purged, _ = await asyncio.gather(
+            relay.dead_letters(), relay.purge_dead_letters(), relay.dead_letter_page()
+        )
+        assert len(listed) <= 4
+        assert purged <= 4
+    await relay.idle()
+    await relay.purge_dead_letters()
+    assert await relay.dead_letters() == []
+    assert (await relay.dead_letter_page()) == ([], 0)
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from([A, B, "relay.agent.nobody", "relay.agent.*"]), st.integers(0, 3)), max_size=12
+    ),
+    size=st.integers(1, 5),
+)
+def test_pages_put_together_are_the_whole(steps: list[tuple[str, int]], size: int, data_dir: Path) -> None:
+    async def check() -> None:
+        clock = FakeClock()
+        async with RelayCore(data_dir / "law", CONFIG, clock) as relay:
+            await relay.register_endpoint(A)
+            await relay.register_endpoint(B)
+            for subject, purge in steps:
+                await relay.publish(subject, 1, sender=SENDER)
+                for mailbox in (A, B):
+                    for message in await relay.claim(mailbox, limit=10):
+                        await relay.fail(mailbox, message.id, "no")
+                if purge == 3 and (letters := await relay.dead_letters()):
+                    await relay.purge_dead_letters(ids=[letters[len(letters) // 2].message_id])
+            letters = await relay.dead_letters()
+            listed = await pages(relay, size)
+            assert [(one.message_id, one.endpoint_hash) for one in listed] == keys(letters)[::-1]
+
+    try:
+        asyncio.run(check())
+    finally:
+        shutil.rmtree(data_dir / "law", ignore_errors=True)

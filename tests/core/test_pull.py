@@ -1,0 +1,287 @@
+"""Pull consumers: peek, claim, complete or fail, at their own pace."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relay_core import (
+    BackpressureConfig,
+    Closed,
+    Envelope,
+    InvalidSubject,
+    NotFound,
+    RateLimitConfig,
+    RelayConfig,
+    RelayCore,
+    ReliabilityConfig,
+)
+from relay_core.subjects import subject_hash
+from relay_core.testing import FakeClock
+
+A, B = "relay.agent.a", "relay.agent.b"
+SENDER = "relay.agent.sender"
+UNKNOWN_ID = "01HF7YAT0A8CDKSYBCF7B20000"
+LIMIT = 200
+
+
+def config(durability: str = "os") -> RelayConfig:
+    return RelayConfig(
+        durability="fsync" if durability == "fsync" else "os",
+        reliability=ReliabilityConfig(
+            rate_limit=RateLimitConfig(enabled=False), backpressure=BackpressureConfig(max_mailbox_size=LIMIT)
+        ),
+    )
+
+
+@pytest.fixture(params=["os", "fsync"])
+async def relay(data_dir: Path, clock: FakeClock, request: pytest.FixtureRequest) -> AsyncIterator[RelayCore]:
+    async with RelayCore(data_dir, config(request.param), clock) as relay:
+        await relay.register_endpoint(A)
+        yield relay
+
+
+async def publish(relay: RelayCore, *payloads: Any, subject: str = A) -> list[str]:
+    return [(await relay.publish(subject, payload, sender=SENDER)).message_id for payload in payloads]
+
+
+def files(data_dir: Path, state: str, subject: str = A) -> list[str]:
+    directory = data_dir / "mailboxes" / subject_hash(subject) / state
+    return sorted(path.name.removesuffix(".json") for path in directory.iterdir())
+
+
+def snapshot(data_dir: Path) -> dict[str, bytes]:
+    """Return every file of every mailbox."""
+    return {str(path): path.read_bytes() for path in sorted((data_dir / "mailboxes").rglob("*")) if path.is_file()}
+
+
+def assert_state_is_the_directory(relay: RelayCore, data_dir: Path) -> None:
+    (state,) = [state for state in relay.mailboxes() if state.subject == A]
+    counts = [len(files(data_dir, place)) for place in ("new", "cur", "failed")]
+    assert [state.depth, state.claimed, state.failed] == counts
+    assert state.pressure == counts[0] / LIMIT
+
+
+def payloads(envelopes: list[Envelope]) -> list[Any]:
+    return [envelope.payload for envelope in envelopes]
+
+
+async def test_the_inbox_shows_the_oldest_first_and_changes_nothing(relay: RelayCore, data_dir: Path) -> None:
+    ids = await publish(relay, *range(5))
+    before = snapshot(data_dir)
+    for _ in range(2):
+        found = await relay.inbox(A)
+        assert [envelope.id for envelope in found] == ids
+        assert payloads(found) == [0, 1, 2, 3, 4]
+    assert payloads(await relay.inbox(A, limit=2)) == [0, 1]
+    assert await relay.inbox(A, limit=0) == []
+    assert snapshot(data_dir) == before
+    assert_state_is_the_directory(relay, data_dir)
+
+
+async def test_the_inbox_shows_what_a_target_would_get(relay: RelayCore) -> None:
+    await relay.publish(A, {"n": 1}, sender=SENDER, reply_to=B)
+    (envelope,) = await relay.inbox(A)
+    assert (envelope.subject, envelope.sender, envelope.reply_to) == (A, SENDER, B)
+    assert (envelope.budget.hop_count, envelope.budget.ancestor_chain) == (1, (A,))
+
+
+async def test_a_bad_file_in_the_inbox_is_parked_and_the_others_are_shown(relay: RelayCore, data_dir: Path) -> None:
+    first, second, third = await publish(relay, 1, 2, 3)
+    (data_dir / "mailboxes" / subject_hash(A) / "new" / f"{second}.json").write_bytes(b"{")
+    assert [envelope.id for envelope in await relay.inbox(A)] == [first, third]
+    (letter,) = await relay.dead_letters()
+    assert (letter.message_id, letter.code) == (second, "malformed")
+    assert payloads(await relay.claim(A, limit=5)) == [1, 3]
+
+
+async def test_a_claimed_message_is_in_cur_until_it_is_completed(relay: RelayCore, data_dir: Path) -> None:
+    first, second = await publish(relay, 1, 2)
+    (envelope,) = await relay.claim(A)
+    assert envelope.id == first
+    assert (files(data_dir, "new"), files(data_dir, "cur")) == ([second], [first])
+    assert (await relay.trace(first))[0].status == "cur"
+    assert payloads(await relay.inbox(A)) == [2]
+    assert_state_is_the_directory(relay, data_dir)
+    await relay.complete(A, first)
+    assert (files(data_dir, "new"), files(data_dir, "cur"), files(data_dir, "failed")) == ([second], [], [])
+    assert_state_is_the_directory(relay, data_dir)
+    (span,) = await relay.trace(first)
+    assert span.status == "done"
+    assert span.stored_at is not None
+    assert span.claimed_at is not None
+    assert span.handled_at is not None
+    assert span.sent_at <= span.stored_at <= span.claimed_at <= span.handled_at
+
+
+async def test_a_failed_message_is_a_dead_letter_with_the_consumers_reason(relay: RelayCore, data_dir: Path) -> None:
+    first, second = await publish(relay, 1, 2)
+    await relay.claim(A, limit=2)
+    await relay.fail(A, first, "the printer is on fire")
+    await relay.fail(A, second, "gone", code="disconnected")
+    letters = await relay.dead_letters()
+    assert [(letter.message_id, letter.code, letter.reason) for letter in letters] == [
+        (first, "consumer_failed", "the printer is on fire"),
+        (second, "disconnected", "gone"),
+    ]
+    assert files(data_dir, "cur") == []
+    assert [span.status for span in await relay.trace(first)] == ["failed"]
+    assert_state_is_the_directory(relay, data_dir)
+
+
+async def test_claims_come_oldest_first_and_no_more_than_asked_for(relay: RelayCore) -> None:
+    await publish(relay, *range(5))
+    assert payloads(await relay.claim(A)) == [0]
+    assert payloads(await relay.claim(A, limit=3)) == [1, 2, 3]
+    assert payloads(await relay.claim(A, limit=3)) == [4]
+    assert await relay.claim(A) == []
+
+
+async def test_two_claimants_never_get_the_same_message(relay: RelayCore, data_dir: Path) -> None:
+    expected = await publish(relay, *range(100))
+    got: list[list[str]] = [[] for _ in range(8)]
+
+    async def consume(mine: list[str]) -> None:
+        while claimed := await relay.claim(A, limit=3):
+            mine.extend(envelope.id for envelope in claimed)
+            await asyncio.sleep(0)
+            for envelope in claimed:
+                await relay.complete(A, envelope.id)
+
+    async with asyncio.TaskGroup() as group:
+        for mine in got:
+            group.create_task(consume(mine))
+    assert sorted(message_id for mine in got for message_id in mine) == expected
+    assert all(mine == sorted(mine) for mine in got)
+    assert_state_is_the_directory(relay, data_dir)
+
+
+async def test_a_pull_consumer_and_a_handler_share_a_mailbox_without_doubling(relay: RelayCore) -> None:
+    handled: list[str] = []
+    pulled: list[str] = []
+
+    async def handle(envelope: Envelope) -> None:
+        await asyncio.sleep(0)
+        handled.append(envelope.id)
+
+    expected = await publish(relay, *range(60))
+    await relay.subscribe(A, handle)
+    while claimed := await relay.claim(A):
+        pulled.append(claimed[0].id)
+        await relay.complete(A, claimed[0].id)
+        await asyncio.sleep(0)
+    await relay.idle()
+    assert sorted(handled + pulled) == expected
+    assert handled
+    assert pulled
+
+
+async def test_an_expired_message_is_parked_and_the_next_is_claimed(relay: RelayCore, clock: FakeClock) -> None:
+    brief = await relay.publish(A, 1, sender=SENDER, budget={"ttl": clock.now_ms() + 1000})
+    await publish(relay, 2)
+    clock.advance(1.001)
+    assert payloads(await relay.claim(A)) == [2]
+    (letter,) = await relay.dead_letters()
+    assert (letter.message_id, letter.code) == (brief.message_id, "expired")
+
+
+async def test_depth_and_pressure_follow_every_step(relay: RelayCore, data_dir: Path) -> None:
+    for payload in range(20):
+        await publish(relay, payload)
+        assert_state_is_the_directory(relay, data_dir)
+    for step in range(15):
+        (envelope,) = await relay.claim(A)
+        assert_state_is_the_directory(relay, data_dir)
+        if step % 2:
+            await relay.complete(A, envelope.id)
+        else:
+            await relay.fail(A, envelope.id, "no")
+        assert_state_is_the_directory(relay, data_dir)
+    assert (len(await relay.dead_letters()), len(await relay.inbox(A))) == (8, 5)
+
+
+async def test_what_was_claimed_is_parked_as_interrupted_by_the_next_start(data_dir: Path, clock: FakeClock) -> None:
+    async with RelayCore(data_dir, config(), clock) as relay:
+        await relay.register_endpoint(A)
+        first, _ = await publish(relay, 1, 2)
+        await relay.claim(A)
+    async with RelayCore(data_dir, config(), clock) as relay:
+        (letter,) = await relay.dead_letters()
+        assert (letter.message_id, letter.code) == (first, "interrupted")
+        with pytest.raises(NotFound):
+            await relay.complete(A, first)
+        assert payloads(await relay.claim(A, limit=5)) == [2]
+        assert_state_is_the_directory(relay, data_dir)
+
+
+Verb = Callable[[RelayCore, str, str], Coroutine[Any, Any, object]]
+BY_ID: list[Any] = [
+    pytest.param(lambda relay, subject, id: relay.complete(subject, id), id="complete"),
+    pytest.param(lambda relay, subject, id: relay.fail(subject, id, "why"), id="fail"),
+]
+VERBS: list[Any] = [
+    pytest.param(lambda relay, subject, id: relay.inbox(subject), id="inbox"),
+    pytest.param(lambda relay, subject, id: relay.claim(subject), id="claim"),
+    *BY_ID,
+]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+async def test_an_unknown_subject_is_not_found(relay: RelayCore, verb: Verb, data_dir: Path) -> None:
+    with pytest.raises(NotFound, match=f"no mailbox for {B}") as caught:
+        await verb(relay, B, UNKNOWN_ID)
+    assert caught.value.what == B
+    assert not (data_dir / "mailboxes" / subject_hash(B)).exists()
+
+
+@pytest.mark.parametrize("verb", VERBS)
+async def test_a_subject_that_breaks_the_rules_is_refused(relay: RelayCore, verb: Verb) -> None:
+    for subject in ("", "relay..a", "relay.*", "../../etc"):
+        with pytest.raises(InvalidSubject):
+            await verb(relay, subject, UNKNOWN_ID)
+
+
+@pytest.mark.parametrize("verb", BY_ID)
+async def test_a_message_that_nobody_has_claimed_is_not_found(relay: RelayCore, verb: Verb, data_dir: Path) -> None:
+    (waiting,) = await publish(relay, 1)
+    before = snapshot(data_dir)
+    for message_id in (UNKNOWN_ID, waiting, "../../../etc/passwd", ""):
+        with pytest.raises(NotFound) as caught:
+            await verb(relay, A, message_id)
+        assert caught.value.what == message_id
+    assert snapshot(data_dir) == before
+
+
+@pytest.mark.parametrize("verb", BY_ID)
+@pytest.mark.parametrize("again", BY_ID)
+async def test_a_message_is_finished_once(relay: RelayCore, verb: Verb, again: Verb, data_dir: Path) -> None:
+    (message_id,) = await publish(relay, 1)
+    await relay.claim(A)
+    await verb(relay, A, message_id)
+    before = snapshot(data_dir)
+    with pytest.raises(NotFound):
+        await again(relay, A, message_id)
+    assert snapshot(data_dir) == before
+    assert_state_is_the_directory(relay, data_dir)
+
+
+async def test_a_message_is_finished_once_though_two_try_at_the_same_time(relay: RelayCore, data_dir: Path) -> None:
+    (message_id,) = await publish(relay, 1)
+    await relay.claim(A)
+    results = await asyncio.gather(
+        relay.fail(A, message_id, "one"), relay.fail(A, message_id, "two"), return_exceptions=True
+    )
+    assert [type(result) for result in results] == [type(None), NotFound]
+    assert_state_is_the_directory(relay, data_dir)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+async def test_a_closed_bus_says_so(data_dir: Path, verb: Verb) -> None:
+    async with RelayCore(data_dir, config()) as relay:
+        await relay.register_endpoint(A)
+    with pytest.raises(Closed):
+        await verb(relay, A, UNKNOWN_ID)

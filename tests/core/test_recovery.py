@@ -1,0 +1,224 @@
+"""Recovery: whatever a dead process left, the journal's last word on each message holds, and holds again."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from relay_core.journal import Durability, Journal, done, segments, transaction
+from relay_core.maildir import CUR, FAILED, NEW, STATES, TMP, Maildir
+from relay_core.recovery import recover
+
+ID = "01HF0000000000000000000001"
+BOX = "0123456789ab"
+MESSAGE = {"id": ID, "payload": 1}
+BEFORE = {"id": ID, "payload": 1, "replays": 0}
+RECORD = {"envelope": MESSAGE, "code": "handler_failed"}
+DATA: dict[str, Any] = {"new": MESSAGE, "again": MESSAGE, "failed": RECORD, "gone": None}
+TORN = [b"", b"\0" * 50, b'{"id": "01HF0']
+
+
+class Fixture:
+    """A journal and the mailbox it speaks of."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory / "journal"
+        self.directory.mkdir()
+        self.box = Maildir(directory / BOX)
+        self.box.create(sync=False)
+
+    def journal(self, *segments_of_lines: list[bytes], durability: Durability = "fsync") -> None:
+        """Leave a journal behind, as a killed process does."""
+        journal = Journal(self.directory, durability)
+        journal.open()
+        for position, lines in enumerate(segments_of_lines):
+            if position:
+                journal.rotate()
+            journal.append(lines)
+        journal.close()
+
+    def recover(self) -> dict[str, Any]:
+        """Recover twice; return what there is of the message, which must be the same both times."""
+        return self.recover_all().get(ID, {})
+
+    def recover_all(self) -> dict[str, dict[str, Any]]:
+        """Recover twice; return what there is of every message."""
+        kept = {path: path.read_bytes() for _, path in segments(self.directory)}
+        outcomes = recover(Journal(self.directory, "fsync"), self._maildir).outcomes
+        once = self.contents()
+        assert segments(self.directory) == []
+        for path, data in kept.items():  # killed before the journal was dropped
+            path.write_bytes(data)
+        again = recover(Journal(self.directory, "fsync"), self._maildir)
+        assert again.completed == 0, "the second time there was still something to do"
+        assert again.outcomes == outcomes
+        assert self.contents() == once
+        return once
+
+    def contents(self) -> dict[str, dict[str, Any]]:
+        """Return what the files hold, by message and state."""
+        assert os.listdir(self.box.tmp) == []
+        found: dict[str, dict[str, Any]] = {}
+        for state in STATES:
+            for path in Path(self.box.path, state).iterdir():
+                try:
+                    content = orjson.loads(path.read_bytes())
+                except ValueError:
+                    content = "torn"
+                found.setdefault(path.stem, {})[state] = content
+        return found
+
+    def _maildir(self, name: str) -> Maildir:
+        assert name == BOX
+        return self.box
+
+
+@pytest.fixture
+def left(tmp_path: Path) -> Fixture:
+    return Fixture(tmp_path)
+
+
+def line(op: str, *, sync: bool = True, message_id: str = ID) -> bytes:
+    data = orjson.dumps(DATA[op]) if DATA[op] is not None else None
+    return transaction(message_id, [(op, BOX, message_id, data)], sync=sync)
+
+
+def situations() -> Iterator[dict[str, Any]]:
+    """Yield every combination of files that may be there: none, torn, an older version or the right one."""
+    for new, cur, failed in itertools.product(
+        (None, "torn", BEFORE, MESSAGE), (None, "torn", BEFORE, MESSAGE), (None, "torn", {"code": "before"}, RECORD)
+    ):
+        yield {state: what for state, what in ((NEW, new), (CUR, cur), (FAILED, failed)) if what is not None}
+
+
+def expected(op: str, files: dict[str, Any]) -> dict[str, Any]:
+    """Return what must be there afterwards."""
+    whole = {state for state, what in files.items() if what != "torn"}
+    if op == "gone":
+        return {}
+    if op == "failed":
+        return {FAILED: RECORD}
+    if not whole or (op == "again" and whole == {FAILED}):
+        return {NEW: MESSAGE}
+    right = {state: MESSAGE if state == NEW and state in whole else what for state, what in files.items()}
+    if op == "again":
+        right.pop(FAILED, None)
+    return right
+
+
+@pytest.mark.parametrize("sync", [True, False], ids=["fsync", "os"])
+@pytest.mark.parametrize("op", DATA)
+def test_each_op_in_each_situation(left: Fixture, op: str, sync: bool) -> None:
+    cases = {f"01HF0000000000000000000{number:03d}": files for number, files in enumerate(situations())}
+    left.journal([line(op, sync=sync, message_id=message_id) for message_id in cases])
+    for number, (message_id, files) in enumerate(cases.items()):
+        for state, what in files.items():
+            data = TORN[number % len(TORN)] if what == "torn" else orjson.dumps(what)
+            Path(left.box.path, state, f"{message_id}.json").write_bytes(data)
+    found = left.recover_all()
+    for message_id, files in cases.items():
+        assert found.get(message_id, {}) == expected(op, files), files
+
+
+@pytest.mark.parametrize(
+    ("ops", "there"),
+    [
+        (["new", "gone"], {}),
+        (["new", "failed"], {FAILED: RECORD}),
+        (["new", "failed", "again"], {NEW: MESSAGE}),
+        (["new", "failed", "again", "gone"], {}),
+        (["new", "failed", "again", "failed"], {FAILED: RECORD}),
+        (["failed", "gone"], {}),
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("split", [False, True], ids=["one segment", "a segment each"])
+def test_the_last_word_on_a_message_holds(left: Fixture, ops: list[str], there: dict[str, Any], split: bool) -> None:
+    lines = [line(op) for op in ops]
+    left.journal(*([one] for one in lines) if split else [lines])
+    assert left.recover() == there
+
+
+def test_a_transaction_that_is_done_is_left_alone(left: Fixture) -> None:
+    left.journal([line("new", sync=False), done(ID)], durability="os")
+    assert left.recover() == {}
+
+
+def test_a_bad_line_ends_its_segment_and_no_other(left: Fixture) -> None:
+    left.journal([line("new")], [line("failed")], [line("gone")])
+    path = segments(left.directory)[1][1]
+    path.write_bytes(b"x" + path.read_bytes())
+    assert left.recover() == {}
+    left.journal([line("new"), line("gone")])
+    path = segments(left.directory)[0][1]
+    path.write_bytes(path.read_bytes().replace(b'"gone"', b'"gnoe"'))
+    assert left.recover() == {NEW: MESSAGE}
+
+
+def test_outcomes_are_returned(left: Fixture) -> None:
+    lines = [
+        transaction(ID, [("new", BOX, ID, orjson.dumps(MESSAGE))], sync=True, dedupe="s one", result={"n": 1}),
+        transaction(ID, [("gone", BOX, ID, None)], sync=True),
+        transaction(ID, [], sync=False, dedupe="s two", result={"n": 2}),
+    ]
+    left.journal(lines)
+    found = recover(Journal(left.directory, "fsync"), lambda _: left.box)
+    assert found.outcomes == {"s one": {"n": 1}, "s two": {"n": 2}}
+
+
+def test_a_mailbox_whose_directory_is_lost_is_made_again(left: Fixture) -> None:
+    left.journal([line("new")])
+    left.box.destroy()
+    assert left.recover() == {NEW: MESSAGE}
+
+
+def test_what_a_killed_writer_left_in_tmp_holds_nothing_up(left: Fixture) -> None:
+    left.box = Maildir(left.box.path, unnamed=False)
+    Path(left.box.path, TMP, f"{ID}.json").write_bytes(b"ha")
+    left.journal([line("new")])
+    assert left.recover() == {NEW: MESSAGE}
+
+
+def test_a_foreign_file_in_the_place_of_a_message_is_left_to_the_mailbox(left: Fixture) -> None:
+    os.symlink("/etc/hostname", f"{left.box.new}{ID}.json")
+    left.journal([line("new")])
+    recover(Journal(left.directory, "fsync"), lambda _: left.box)
+    assert os.path.islink(f"{left.box.new}{ID}.json")
+
+
+def test_a_message_that_spans_lines_breaks_no_other(left: Fixture) -> None:
+    """Others may lay out the files they drop as they like; the journal keeps one line per transaction."""
+    pretty = orjson.dumps({"envelope": MESSAGE}, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    other = transaction(ID, [("failed", BOX, ID, pretty)], sync=True)
+    left.journal([other, line("gone")])
+    assert left.recover() == {}
+    left.journal([other])
+    assert left.recover() == {FAILED: {"envelope": MESSAGE}}
+
+
+def test_a_recovered_journal_uses_no_sequence_again(left: Fixture) -> None:
+    left.journal([line("new")], [line("gone")])
+    journal = Journal(left.directory, "fsync")
+    recover(journal, lambda _: left.box)
+    journal.open()
+    assert [sequence for sequence, _ in segments(left.directory)] == [3]
+    journal.close()
+
+
+def test_the_journal_is_dropped_only_once_the_disk_has_everything(
+    left: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: Path) -> None:
+        raise OSError("no")
+
+    left.journal([line("new")])
+    monkeypatch.setattr("relay_core.recovery.sync_file_system", refused)
+    with pytest.raises(OSError, match="no"):
+        recover(Journal(left.directory, "fsync"), lambda _: left.box)
+    assert len(segments(left.directory)) == 1
