@@ -97,7 +97,8 @@ class Bus:
         self.limiter = RateLimiter(config.reliability.rate_limit, clock)
         self.breakers = CircuitBreakers(config.reliability.circuit_breaker, clock, self._breaker_moved)
         self._consumers: dict[str, tuple[int, Sequence[Consumer]]] = {}
-        self._opening = asyncio.Lock()
+        self.opening = asyncio.Lock()
+        """Held while a mailbox is made or removed."""
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -108,7 +109,7 @@ class Bus:
             self.config = load_config(self.data_dir.config, self.base_config)
             self._assemble()
             recovered, strays = await asyncio.to_thread(self._load)
-            stack.callback(self.index.close)
+            stack.push_async_callback(asyncio.to_thread, self.index.close)
             await stack.enter_async_context(self.events)
             self.journal.open()
             self.commits.open()
@@ -207,7 +208,8 @@ class Bus:
 
     def _remember(self, recovered: Recovered) -> None:
         for key, result in recovered.outcomes.items():
-            self.dedupe.remember(key, PublishResult.model_validate(result))
+            if key not in self.dedupe:  # the index has the exact outcome, the journal what was planned
+                self.dedupe.remember(key, PublishResult.model_validate(result))
         newest = self.mailboxes.newest()
         if newest is not None:
             self.new_id.seed(newest)
@@ -235,6 +237,7 @@ class Bus:
                 await self.index.rebuild()
             else:
                 await self.index.run(self.reindexer.reconcile)
+                self.index.dirty = False
         except (sqlite3.Error, OSError) as error:
             logger.warning("index: %s", error)
 
@@ -247,9 +250,7 @@ class Bus:
         cached = self._consumers.get(mailbox.hash)
         if cached is not None and cached[0] == version:
             return cached[1], timeout
-        found: Sequence[Consumer] = ()
-        if mailbox.about.registered or mailbox.about.kind != TargetKind.ENDPOINT:
-            found = self.subscriptions.match(mailbox.subject)
+        found = self.subscriptions.match(mailbox.subject)
         self._consumers[mailbox.hash] = (version, found)
         return found, timeout
 
@@ -264,15 +265,17 @@ class Bus:
         """Return a subject's mailbox, made if there is none yet."""
         known = self.mailboxes.get(subject_hash(subject))
         if known is not None and (known.about.registered or not registered):
+            if kind == TargetKind.SUBSCRIPTION and known.about.kind == TargetKind.NONE:
+                known.about = known.about.model_copy(update={"kind": kind})  # it held dead letters only
             return known
-        async with self._opening:
+        async with self.opening:
             now = iso(self.clock.now_ms())
             if self.config.durability == "fsync":
                 mailbox = await asyncio.to_thread(self.mailboxes.open, subject, kind, now, registered=registered)
             else:
                 mailbox = self.mailboxes.open(subject, kind, now, registered=registered)
-        self.drops.add(mailbox.hash, mailbox.maildir.path / "new")
-        self.listen(mailbox)
+            self.drops.add(mailbox.hash, mailbox.maildir.path / "new")
+            self.listen(mailbox)
         return mailbox
 
     def rescan(self) -> None:
@@ -312,6 +315,7 @@ class Bus:
     def _apply_config(self) -> None:
         self.limiter.update_config(self.config.reliability.rate_limit)
         self.breakers.update_config(self.config.reliability.circuit_breaker)
+        self.dispatch.look_again(self.mailboxes)
         self.events.update_config(self.config.events)
 
     def _breaker_moved(self, key: str, old: CircuitState, new: CircuitState, why: str) -> None:

@@ -12,7 +12,8 @@ Rules:
 
 1. A change's `settle` runs on the loop, once, in commit order, also if its caller was cancelled:
    what is in memory always follows what is on disk.
-2. Ops are independent: one that fails is noted on the change and stops no other.
+2. Ops are independent: one that fails is noted on the change and stops no other. Only a `gone` that
+   comes last waits for them: what is to be replaced stays if nothing could take its place.
 3. After a failed fdatasync nothing of the group counts (P2): its messages are struck from the
    journal, its mailboxes are told, and the next group writes to a new segment.
 """
@@ -28,12 +29,14 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any
 
+from relay_core.errors import Closed
 from relay_core.journal import Journal, done, transaction
-from relay_core.maildir import FAILED, STATES, Maildir
+from relay_core.maildir import CUR, FAILED, NEW, STATES, Maildir, Unreadable
 
 logger = logging.getLogger(__name__)
 
 _SETTLE_EVERY = 16
+_ANY_SIZE = 1 << 40
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -90,6 +93,7 @@ class Commits:
         self._queue: SimpleQueue[Change | None] = SimpleQueue()
         self._settled: deque[Change] = deque()
         self._settling = False
+        self._closed = False
         self._thread: threading.Thread | None = None
         self._checkpoint: threading.Thread | None = None
         self.degraded: str | None = None
@@ -103,10 +107,10 @@ class Commits:
 
     async def close(self) -> None:
         """Finish what is queued, then make the Maildir last and drop the journal."""
+        self._closed = True
         if self._thread is not None:
             self._queue.put(None)
             await asyncio.to_thread(self._thread.join)
-            self._thread = None
         self._settle_all()
         await asyncio.to_thread(self._close_journal)
 
@@ -127,6 +131,8 @@ class Commits:
         `atomic` changes are completed by a restart if a kill cuts them short; with fsync all are.
         """
         if not self.commit_at_once(change, atomic=atomic):
+            if self._closed:
+                raise Closed("the bus is closed")
             change.waiter = self._loop.create_future()
             self._queue.put(change)
             try:
@@ -137,7 +143,7 @@ class Commits:
 
     def commit_at_once(self, change: Change, *, atomic: bool = False) -> bool:
         """Carry out and settle a change in this very step, if this durability allows; return whether it did."""
-        if self._thread is not None:
+        if self._thread is not None or self._closed:
             return False
         try:
             if atomic or change.dedupe is not None:
@@ -154,12 +160,13 @@ class Commits:
         return True
 
     def note_gone(self, mailbox: str, message_id: str) -> None:
-        """Say in the journal that a message is finished, before its file is removed."""
+        """Say in the journal that a message is finished, before its file is removed.
+
+        Raises:
+            OSError: if the journal cannot be written; the file must stay then, or a restart brings it back.
+        """
         if self._thread is not None:
-            try:
-                self.journal.append([transaction(message_id, [("gone", mailbox, message_id, None)], sync=True)])
-            except OSError as error:
-                logger.warning("journal: %s; after a power loss %s may be offered again", error, message_id)
+            self.journal.append([transaction(message_id, [("gone", mailbox, message_id, None)], sync=True)])
 
     def _work(self) -> None:
         stopping = False
@@ -181,7 +188,7 @@ class Commits:
             try:
                 self.journal.sync()
             except OSError:
-                self._strike(group)
+                self._strike(group, lambda _: True)
                 raise
         except OSError as error:
             logger.error("group commit of %d failed: %s", len(group), error)
@@ -195,6 +202,8 @@ class Commits:
         self.degraded = None
         for position, change in enumerate(group, 1):
             carry_out(change)
+            if change.failures:
+                self._strike([change], change.failures.__contains__)
             self._settled.append(change)
             if position % _SETTLE_EVERY == 0:
                 self._settle_soon()
@@ -202,14 +211,13 @@ class Commits:
         if self.journal.full:
             self._begin_checkpoint()
 
-    def _strike(self, group: list[Change]) -> None:
-        """Take messages nobody was told about back out of the journal."""
-        lines = [
-            transaction(op.message_id, [("gone", op.mailbox, op.message_id, None)], sync=True)
-            for change in group
-            for op in change.ops
-            if op.kind == "new"
-        ]
+    def _strike(self, group: list[Change], concerns: Callable[[int], bool]) -> None:
+        """Say in the journal what holds instead of ops that nobody was told about: what is on disk."""
+        lines = []
+        for change in group:
+            ops = [_as_it_is(op) for position, op in enumerate(change.ops) if concerns(position)]
+            dedupe = change.dedupe if len(ops) == len(change.ops) else None
+            lines.append(transaction(change.message_id, ops, sync=True, dedupe=dedupe))
         try:
             self.journal.append(lines)
         except OSError as error:
@@ -252,6 +260,8 @@ def carry_out(change: Change) -> None:
         try:
             if op.kind == "new":
                 op.maildir.write(op.message_id, op.data)
+            elif op.kind == "gone" and change.failures and len(change.failures) == position:
+                raise change.failures[0]
             else:
                 _carry_out_rare(op)
         except OSError as error:
@@ -270,6 +280,16 @@ def _carry_out_rare(op: Op) -> None:
             op.maildir.remove(state, op.message_id)
     else:
         raise ValueError(op.kind)
+
+
+def _as_it_is(op: Op) -> tuple[str, str, str, bytes | None]:
+    """Return the op that leaves a message where it is."""
+    for state, kind in ((FAILED, "failed"), (CUR, "new"), (NEW, "new")):
+        try:
+            return kind, op.mailbox, op.message_id, op.maildir.read(state, op.message_id, limit=_ANY_SIZE)
+        except (OSError, Unreadable):
+            continue
+    return "gone", op.mailbox, op.message_id, None
 
 
 def _line(change: Change, *, sync: bool) -> bytes:

@@ -27,6 +27,7 @@ from relay_core.delivery import Span, Status, TargetKind
 from relay_core.endpoints import Endpoint
 from relay_core.envelope import BudgetOverrides, Envelope
 from relay_core.errors import Closed, InvalidSubject, NotFound
+from relay_core.files import storage_error
 from relay_core.lookups import DeadLetterSummary, conversation, spans
 from relay_core.mailbox import BadFile, Item, Mailbox
 from relay_core.maildir import NEW
@@ -70,10 +71,8 @@ class RelayCore:
         """
         bus = Bus(self._data_dir, self._config, self._clock)
         await self._stack.enter_async_context(bus.running())
-        self.replays = Replays(bus)
-        """Plans and runs of replays."""
-        self.maintenance = Maintenance(bus)
-        """Upkeep, for a scheduler to call."""
+        self._replays = Replays(bus)
+        self._maintenance = Maintenance(bus)
         self._running = bus
         return self
 
@@ -94,6 +93,18 @@ class RelayCore:
         if self._running is None:
             raise Closed(_CLOSED)
         return self._running
+
+    @property
+    def replays(self) -> Replays:
+        """Return the plans and runs of replays."""
+        _ = self.bus  # raises Closed
+        return self._replays
+
+    @property
+    def maintenance(self) -> Maintenance:
+        """Return the upkeep that a scheduler calls."""
+        _ = self.bus
+        return self._maintenance
 
     # Endpoints
 
@@ -276,8 +287,11 @@ class RelayCore:
         """
         bus, mailbox = self.bus, self._mailbox(subject)
         item = self._claimed(mailbox, message_id)
-        bus.commits.note_gone(mailbox.hash, message_id)
-        mailbox.maildir.complete(message_id)
+        try:
+            bus.commits.note_gone(mailbox.hash, message_id)
+            mailbox.maildir.complete(message_id)
+        except OSError as error:
+            raise storage_error("complete a message in", mailbox.maildir.path, error) from error
         del mailbox.claimed[message_id]
         item.delivery.status = Status.DONE
         item.delivery.handled_ms = float(bus.clock.now_ms())
@@ -288,10 +302,15 @@ class RelayCore:
 
         Raises:
             NotFound: if nobody has claimed it.
+            StorageError: if the disk refuses; it stays claimed.
         """
         mailbox = self._mailbox(subject)
         item = self._claimed(mailbox, message_id)
-        await self.bus.parking.park(mailbox, item, code=code, reason=reason)
+        del mailbox.claimed[message_id]  # at once: it is finished by one caller only
+        error = await self.bus.parking.park(mailbox, item, code=code, reason=reason)
+        if error is not None:
+            mailbox.claimed[message_id] = item
+            raise storage_error("park a message in", mailbox.maildir.path, error) from error
 
     # Dead letters and replay
 

@@ -48,6 +48,8 @@ class DeadLetterStore:
         self._index = index
         self._recorder = recorder
         self._clock = clock
+        self.in_hand: set[tuple[str, str]] = set()
+        """(message, mailbox) of dead letters that are being replayed right now."""
 
     async def all(
         self, endpoint: str | None = None, *, filter: DeadLetterFilter | None = None, include_partial: bool = False
@@ -116,8 +118,13 @@ class DeadLetterStore:
         return purged
 
     def remove(self, mailbox: Mailbox, letter: DeadLetter, status: str) -> bool:
-        """Remove one dead letter and write down why; False if it is gone already."""
-        if FAILED not in mailbox.maildir.whereabouts(letter.message_id):
+        """Remove one dead letter and write down why; False if it is gone already.
+
+        Raises:
+            OSError: if the disk refuses; it stays then.
+        """
+        key = (letter.message_id, mailbox.hash)
+        if key in self.in_hand or FAILED not in mailbox.maildir.whereabouts(letter.message_id):
             return False  # replayed meanwhile: the journal must not say that it is gone
         self._commits.note_gone(mailbox.hash, letter.message_id)
         if not mailbox.maildir.remove(FAILED, letter.message_id):

@@ -32,6 +32,9 @@ class Dedupe:
     def __len__(self) -> int:
         return len(self._outcomes)
 
+    def __contains__(self, key: str) -> bool:
+        return key in self._outcomes
+
     def remember(self, key: str, result: PublishResult) -> None:
         """Remember an outcome, forgetting the oldest beyond the limit."""
         self._outcomes[key] = result

@@ -119,7 +119,7 @@ class Deliver:
             return None
         else:
             probe = verdict.state is CircuitState.HALF_OPEN
-            if probe and mailbox.depth:
+            if probe and mailbox.depth and mailbox.keep:
                 self.breakers.release(mailbox.hash)
                 self.dispatch.kick(mailbox)
                 self._refuse(publication, target, Reason.CIRCUIT_OPEN, "circuit half open: older mail is first")

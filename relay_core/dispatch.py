@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from math import isinf
 from types import coroutine
 from typing import Any, Protocol
@@ -121,6 +121,12 @@ class Dispatch:
         if (timer := self._timers.pop(mailbox.hash, None)) is not None:
             timer.cancel()
         self._timers[mailbox.hash] = call_later(self.clock, delay, look)
+
+    def look_again(self, mailboxes: Iterable[Mailbox]) -> None:
+        """Look again at mailboxes that wait for a breaker: its configuration has changed."""
+        for mailbox in mailboxes:
+            if mailbox.hash in self._timers:
+                self.kick(mailbox)
 
     def ended(self, mailbox: Mailbox) -> None:
         """Forget a dispatcher that has nothing left to do."""
@@ -246,11 +252,13 @@ class _Dispatcher:
     def _complete(self, item: Item) -> None:
         bus, mailbox = self._bus, self._mailbox
         message_id = item.delivery.message_id
-        bus.commits.note_gone(mailbox.hash, message_id)
         try:
+            bus.commits.note_gone(mailbox.hash, message_id)
             mailbox.maildir.complete(message_id)
         except OSError as error:
-            logger.error("%s: cannot complete %s: %s", mailbox.subject, message_id, error)
+            logger.error(
+                "%s: %s is handled, but stays in cur/ until the next start: %s", mailbox.subject, message_id, error
+            )
         mailbox.claimed.pop(message_id, None)
         bus.recorder.handled(item.delivery)
         if item.fanout is not None:

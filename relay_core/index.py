@@ -154,7 +154,8 @@ class Index:
     def warm(self, since_ms: int) -> list[tuple[str, int]]:
         """Return (sender, created_ms) of the publishes accepted since an instant. Blocks."""
         return self._startup_query(
-            "SELECT sender, created_ms FROM publishes WHERE created_ms > ? AND status != 'refused' ORDER BY created_ms",
+            "SELECT sender, created_ms FROM publishes WHERE created_ms > ?"
+            " AND status NOT IN ('refused', 'replayed') ORDER BY created_ms",
             (since_ms,),
         )
 

@@ -229,17 +229,22 @@ class Mailbox:
     def claim_next(self) -> Item | BadFile | None:
         """Claim the oldest message; None if there is none left."""
         while (message_id := self.head()) is not None:
-            self._waiting.popleft()
             taken = self.take(message_id)
+            self._waiting.popleft()
             if taken is not None:
                 return taken
         return None
 
     def take(self, message_id: str) -> Item | BadFile | None:
-        """Claim one message; None if somebody else has it."""
+        """Claim one message; None if somebody else has it.
+
+        Raises:
+            OSError: if the disk refuses; the message stays where it is.
+        """
+        claimed = self.maildir.claim(message_id)
         self._known.discard(message_id)
         item = self._recall(message_id)
-        if not self.maildir.claim(message_id):
+        if not claimed:
             return None
         if item is None:
             read = self.read(CUR, message_id)

@@ -63,18 +63,19 @@ class Maintenance:
     async def drop_empty_mailboxes(self) -> int:
         """Remove mailboxes that are no endpoints and hold nothing; return how many."""
         bus, dropped = self._bus, 0
-        for mailbox in bus.mailboxes:
-            path = mailbox.maildir.path
-            try:
-                if not mailbox.about.registered and bus.mailboxes.drop(mailbox):
-                    bus.drops.remove(mailbox.hash)
-                    bus.breakers.forget(mailbox.hash)
-                    dropped += 1
-            except OSError:
-                # Not empty after all (a leftover in tmp/, a stranger's file): whole again, as the bus knows it.
-                mailbox.maildir.create(sync=False)
-                write_endpoint_file(path, mailbox.about, sync=False)
-                bus.drops.add(mailbox.hash, path / "new")
+        async with bus.opening:
+            for mailbox in bus.mailboxes:
+                path = mailbox.maildir.path
+                try:
+                    if not mailbox.about.registered and bus.mailboxes.drop(mailbox):
+                        bus.drops.remove(mailbox.hash)
+                        bus.breakers.forget(mailbox.hash)
+                        dropped += 1
+                except OSError:
+                    # Not empty after all (a leftover in tmp/, a stranger's file): whole again, as the bus knows it.
+                    mailbox.maildir.create(sync=False)
+                    write_endpoint_file(path, mailbox.about, sync=False)
+                    bus.drops.add(mailbox.hash, path / "new")
         return dropped
 
     async def checkpoint_index(self) -> dict[str, int]:

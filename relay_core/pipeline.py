@@ -33,8 +33,9 @@ from relay_core.config import BudgetConfig
 from relay_core.deadletters import Code
 from relay_core.delivery import Status, TargetKind
 from relay_core.envelope import Budget
-from relay_core.errors import AccessDenied
+from relay_core.errors import AccessDenied, InvalidPayload
 from relay_core.files import storage_error
+from relay_core.ids import is_ulid
 from relay_core.index import PublishRow
 from relay_core.mailbox import Mailbox
 from relay_core.mailboxes import Mailboxes
@@ -48,6 +49,8 @@ from relay_core.results import PublishResult, Reason
 from relay_core.subjects import ADAPTER_PREFIX, is_subject, subject_hash, validate_subject
 
 ACCEPTED = "accepted"
+REPLAYED = "replayed"
+"""Accepted, but not counted against the sender's rate limit."""
 EVERY_TARGET = "*"
 
 Stage = Callable[[Publication], Awaitable[None] | None]
@@ -79,6 +82,10 @@ class Validate:
         validate_subject(publication.sender)
         if publication.reply_to is not None:
             validate_subject(publication.reply_to)
+        if publication.parent_id is not None and not is_ulid(publication.parent_id):
+            raise InvalidPayload(f"parent id {publication.parent_id!r} is no message id", code="invalid_parent_id")
+        if publication.dedupe is not None and not publication.dedupe.isprintable():
+            raise InvalidPayload("a dedupe id must be printable text", code="invalid_dedupe_id")
         publication.data = encode_payload(publication.payload, limit=self._settings.config.limits.max_payload_bytes)
 
 
@@ -166,10 +173,9 @@ class BudgetGate:
         return self._bury(publication, *refusal) if refusal is not None else None
 
     async def _bury(self, publication: Publication, reason: str, code: str) -> None:
-        note_publish(publication, self._recorder, Status.FAILED)
         await self._graves.bury(publication, code, reason, Status.FAILED)
         publication.reject(subject_hash(publication.subject), Reason.BUDGET_EXCEEDED)
-        publication.settle()
+        note_publish(publication, self._recorder, Status.FAILED, publication.settle())
 
 
 class Match:
@@ -243,15 +249,16 @@ class Settle:
     def _finish(self, publication: Publication) -> None:
         if publication.failures:
             status = Status.PARTIAL if publication.delivered else Status.FAILED
+        elif publication.delivered:
+            status = ACCEPTED if publication.replaces is None else REPLAYED
         else:
-            status = ACCEPTED if publication.delivered else Status.REFUSED
+            status = Status.REFUSED
         result = publication.settle()
         note_publish(publication, self._recorder, status, result)
 
     async def _unmatched(self, publication: Publication) -> None:
-        note_publish(publication, self._recorder, Status.NO_SUBSCRIBER)
         await self._graves.bury(publication, Code.NO_MATCH, "no matching endpoints or adapters", Status.NO_SUBSCRIBER)
-        publication.settle()
+        note_publish(publication, self._recorder, Status.NO_SUBSCRIBER, publication.settle())
 
     async def _unstored(self, publication: Publication, unstored: list[Unstored]) -> None:
         """Keep the copies that could not be stored: aside if others were, else as dead letters.
@@ -292,7 +299,11 @@ class Graves:
         data = publication.encode(subject, publication.budget)
         delivery = publication.delivery(mailbox.hash, TargetKind.NONE, subject, status, publication.budget)
         item = publication.item(mailbox, publication.budget, data, delivery)
-        error = await self._parking.park(mailbox, item, code=code, reason=reason, stage="gate", status=status)
+        mailbox.reserved += 1  # so that nobody removes it as empty meanwhile
+        try:
+            error = await self._parking.park(mailbox, item, code=code, reason=reason, stage="gate", status=status)
+        finally:
+            mailbox.reserved -= 1
         if error is not None:
             raise storage_error("keep the dead letter in", mailbox.maildir.path, error) from error
 

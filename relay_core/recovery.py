@@ -50,8 +50,10 @@ def recover(journal: Journal, maildir: Callable[[str], Maildir]) -> Recovered:
                 pending.pop(record["done"], None)
                 continue
             synced = synced or record.get("sync", False)
-            if "dedupe" in record:
+            if record.get("result") is not None:
                 recovered.outcomes[record["dedupe"]] = record["result"]
+            elif "dedupe" in record:
+                recovered.outcomes.pop(record["dedupe"], None)  # it was struck
             if record.get("sync"):
                 for op, mailbox, message, *data in record["ops"]:
                     states[mailbox, message] = (op, data[0] if data else None)

@@ -69,7 +69,7 @@ class Replays:
         self._stages = [stage for stage in bus.stages if not isinstance(stage, _PASSED_BEFORE)]
         self._plans: dict[str, ReplayPlan] = {}
         self._runs: dict[str, ReplayRun] = {}
-        self._in_hand: set[tuple[str, str]] = set()
+        self._in_hand = bus.dead_letters.in_hand
         """Dead letters that somebody is taking out of ``failed/`` right now."""
         self._answers: dict[tuple[str, str], Answer] = {}
         bus.dispatch.on_settled = self._settled

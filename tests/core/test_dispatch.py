@@ -977,19 +977,21 @@ async def test_closing_parks_a_message_whose_handler_does_not_end(
         assert (found.status, found.code) == ("failed", "interrupted")
 
 
-async def test_closing_lets_blocking_handlers_that_have_not_begun_yet_run(data_dir: Path) -> None:
-    got: list[int] = []
+async def test_closing_waits_for_blocking_handlers_that_wait_for_a_thread(data_dir: Path) -> None:
+    release, got = threading.Event(), []
+
+    def block(envelope: Envelope) -> None:
+        assert release.wait(PATIENCE)
+        got.append(envelope.payload)
+
     async with RelayCore(data_dir, config()) as relay:
-        await relay.register_endpoint(A)
-        for _ in range(2):
-            await relay.subscribe(A, lambda envelope: got.append(envelope.payload))
-        await relay.publish(A, 1, sender=SENDER)
-        await relay.idle()
-        await relay.publish(A, 2, sender=SENDER)
-        await asyncio.sleep(0)  # it is claimed, and its handlers are about to be called
-        assert files(data_dir, A, "cur") != []
-    assert got == [1, 1, 2, 2]
-    assert files(data_dir, A, "cur") == files(data_dir, A, "failed") == []
+        await relay.subscribe("relay.many.*", block)
+        for number in range(80):  # more than there are threads
+            await relay.publish(f"relay.many.n{number}", number, sender=SENDER)
+        await eventually(lambda: sum(state.claimed for state in relay.mailboxes()) == 80)
+        asyncio.get_running_loop().call_later(0.05, release.set)
+    assert sorted(got) == list(range(80))
+    assert list((data_dir / "mailboxes").glob("*/*/*.json")) == []
 
 
 # Idle
@@ -1033,6 +1035,28 @@ async def test_several_may_wait_for_idle_and_none_returns_early(relay: RelayCore
         assert not any(task.done() for task in waiting)
         listener.gate.set()
     assert listener.got == [1, 2]
+
+
+async def test_idle_does_not_return_when_work_has_begun_again_meanwhile(relay: RelayCore) -> None:
+    finished, listener = asyncio.Event(), Listener()
+
+    async def handle(envelope: Envelope) -> None:
+        await listener(envelope)
+        if envelope.payload == 1:
+            finished.set()  # who waits for this has its turn before who waits for idle
+
+    async def publish_more() -> None:
+        await finished.wait()
+        await relay.publish(A, 2, sender=SENDER)
+
+    await relay.register_endpoint(A)
+    await relay.subscribe(A, handle)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(publish_more())
+        await asyncio.sleep(0)
+        await relay.publish(A, 1, sender=SENDER)
+        await relay.idle()
+        assert listener.got == [1, 2]
 
 
 # Times

@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 
 from relay_core.journal import Durability, Journal, done, read_segment, segments, sync_file_system, transaction
 
-LINES = [transaction(f"id{number}", [("new", "box", f"id{number}", b'{"n":%d}' % number)], sync=True) for number in range(4)]
+LINES = [
+    transaction(f"id{number}", [("new", "box", f"id{number}", b'{"n":%d}' % number)], sync=True) for number in range(4)
+]
 RECORDS = [orjson.loads(line) for line in LINES]
 DATA = b"".join(b"%08x %s\n" % (crc32(line, 1), line) for line in LINES)
 """The bytes of a first segment with these lines."""
@@ -49,6 +51,7 @@ class TestLines:
     def test_a_journal_that_is_opened_again_goes_on_in_a_new_segment(
         self, tmp_path: Path, durability: Durability
     ) -> None:
+        journal = Journal(tmp_path / "journal", durability)
         for line in LINES:
             journal = start(tmp_path, durability)
             journal.append([line])
@@ -228,12 +231,13 @@ class TestSync:
 class TestForgetting:
     def test_a_segment_is_full_at_its_size(self, tmp_path: Path) -> None:
         journal = start(tmp_path, segment_bytes=150)
-        journal.append(LINES[:1])
-        assert not journal.full
-        journal.append(LINES[1:])
-        assert journal.full
+        full = []
+        for lines in (LINES[:1], LINES[1:]):
+            journal.append(lines)
+            full.append(journal.full)
         journal.rotate()
-        assert not journal.full
+        full.append(journal.full)
+        assert full == [False, True, False]
         journal.close()
 
     def test_a_checkpoint_removes_old_segments_after_the_file_system_is_synced(

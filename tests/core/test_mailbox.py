@@ -197,7 +197,8 @@ class TestDrops:
         assert box.depth == 0
 
     @pytest.mark.parametrize(
-        "name", ["hello.json", "hello", f"{message_id(1)}", f"{message_id(1)}.txt", f"{message_id(1).lower()}.json", "json"]
+        "name",
+        ["hello.json", "hello", f"{message_id(1)}", f"{message_id(1)}.txt", f"{message_id(1).lower()}.json", "json"],
     )
     def test_a_name_that_is_no_id_is_no_message(self, box: Mailbox, name: str) -> None:
         (bad,) = box.discover([name])

@@ -183,9 +183,7 @@ class TestLoad:
         assert os.path.lexists(path)
 
     @pytest.mark.parametrize("state", [NEW, CUR, FAILED])
-    def test_a_lost_endpoint_file_is_restored_from_the_mail(
-        self, boxes: Mailboxes, tmp_path: Path, state: str
-    ) -> None:
+    def test_a_lost_endpoint_file_is_restored_from_the_mail(self, boxes: Mailboxes, tmp_path: Path, state: str) -> None:
         box = endpoint(boxes, "a.b")
         data = stored("a.b")
         if state == FAILED:

@@ -85,9 +85,8 @@ class TestWrite:
     @pytest.mark.usefixtures("small_files_only")
     def test_a_write_that_is_cut_short_leaves_nothing(self, box: Maildir) -> None:
         for write in (box.write, box.write_failed, box.park):
-            with pytest.raises(OSError) as caught:
+            with pytest.raises(OSError, match="File too large"):
                 write(ID, b"x" * 10_000)
-            assert caught.value.errno == errno.EFBIG
             assert everything(box) == {}
 
     @pytest.mark.usefixtures("small_files_only")
@@ -104,7 +103,9 @@ class TestWrite:
             box.write(ID, b"data")
 
 
-def test_where_unnamed_files_are_not_known_the_named_way_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_unnamed_files_are_not_known_the_named_way_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = os.open
 
     def old_kernel(path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:

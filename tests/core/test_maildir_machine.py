@@ -202,7 +202,9 @@ class MaildirMachine(RuleBasedStateMachine):
     def the_dead_letters_are_the_models(self) -> None:
         if not hasattr(self, "core"):
             return
-        found = {(letter.endpoint_hash, letter.message_id): letter.code for letter in self.run(self.core.dead_letters())}
+        found = {
+            (letter.endpoint_hash, letter.message_id): letter.code for letter in self.run(self.core.dead_letters())
+        }
         assert found == {
             (subject_hash(subject), message_id): code
             for subject, box in self.boxes.items()
@@ -218,4 +220,4 @@ class MaildirMachine(RuleBasedStateMachine):
 
 
 TestMaildir = MaildirMachine.TestCase
-TestMaildir.settings = settings(max_examples=20, stateful_step_count=30)
+TestMaildir.settings = settings(max_examples=30, stateful_step_count=30)

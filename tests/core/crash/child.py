@@ -28,6 +28,7 @@ import os
 import random
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NoReturn
@@ -92,6 +93,8 @@ class Job:
     step: str | None = None
     when: When = "before"
     nth: int = 1
+    count_from: Literal["start", "ready"] = "start"
+    """Whether the steps of the bus's start count, too."""
     subjects: tuple[str, ...] = SUBJECTS
     operate: bool = True
     """Whether dead letters are replayed, edited and purged meanwhile."""
@@ -159,6 +162,7 @@ class Work:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.random = random.Random(job.seed)
+        self.is_ready = threading.Event()
         self.operator = asyncio.Lock()
         self.log = os.open(job.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
@@ -169,6 +173,7 @@ class Work:
             for subject in (GOOD, FLAKY, EDIT, TRASH):
                 await core.subscribe(subject, self.handle)
             say("ready")
+            self.is_ready.set()
             async with asyncio.TaskGroup() as group:
                 for lane in range(LANES):
                     group.create_task(self.publish(core, lane))
@@ -195,7 +200,10 @@ class Work:
     async def handle(self, envelope: Envelope) -> None:
         if envelope.payload["n"] % 2:
             await asyncio.sleep(0)
-        if not self.note(envelope):
+        well = self.note(envelope)
+        if envelope.payload["n"] % 4 < 2:
+            await asyncio.sleep(0)  # a kill may come between what a handler does and the end of its message
+        if not well:
             raise RuntimeError("as arranged")
 
     def note(self, envelope: Envelope) -> bool:
@@ -249,7 +257,7 @@ def _only(message_id: str, endpoint: str) -> Any:
     return DeadLetterFilter(ids=(message_id,), endpoint=endpoint)
 
 
-def arm(job: Job) -> None:
+def arm(job: Job, is_ready: threading.Event) -> None:
     """Make this process kill itself at the job's step."""
     assert job.step is not None
     name, part = STEPS[job.step]
@@ -265,7 +273,7 @@ def arm(job: Job) -> None:
 
     def call(*args: Any, **named: Any) -> Any:
         nonlocal calls
-        if not is_meant(args):
+        if (job.count_from == "ready" and not is_ready.is_set()) or not is_meant(args):
             return original(*args, **named)
         calls += 1
         if calls == job.nth:
@@ -294,9 +302,10 @@ def live(job: Job) -> None:
     """Be the process of one job."""
     say(f"born {os.getpid()}")
     _default(segment_bytes=job.segment_bytes)
+    work = Work(job)
     if job.step is not None:
-        arm(job)
-    asyncio.run(Work(job).run())
+        arm(job, work.is_ready)
+    asyncio.run(work.run())
 
 
 def main() -> None:

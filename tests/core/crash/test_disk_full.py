@@ -77,10 +77,16 @@ async def publish_until_full(core: RelayCore, *, dedupe: bool = False) -> tuple[
                 SUBJECT, {"n": number, "x": "x" * 1000}, sender="s", dedupe_id=f"d{number}" if dedupe else None
             )
         except StorageError as error:
-            assert (error.code, error.retryable) == ("storage_full", True)
+            if (error.code, error.retryable) != ("storage_full", True):
+                raise
             return acknowledged, number
         acknowledged.add(number)
     raise AssertionError("the disk never filled up")
+
+
+async def register_until_full(core: RelayCore) -> None:
+    for number in range(10_000):
+        await core.register_endpoint(f"a.b{number}")
 
 
 def numbers(envelopes: list[Envelope]) -> set[int]:
@@ -191,14 +197,15 @@ async def test_a_handler_still_runs_once_while_the_disk_is_full(disk: Disk, dura
 
 
 async def test_index_and_events_fail_no_publish(disk: Disk, durability: Durability) -> None:
-    """The mailboxes lie on a healthy disk; what is derived from them does not."""
-    data_dir = disk.root.parent / "healthy"
-    data_dir.mkdir(mode=0o700)
-    (data_dir / "events").symlink_to(disk.root)
-    (data_dir / "index.db").symlink_to(disk.root / "index.db")
-    await asyncio.to_thread(disk.fill)
-    async with RelayCore(data_dir, config(durability)) as core:
+    """The mailboxes and the journal lie on a healthy disk; what is derived from them does not."""
+    disk.data_dir.mkdir(mode=0o700)
+    for name in ("mailboxes", "journal"):
+        healthy = disk.root.parent / name
+        healthy.mkdir(mode=0o700)
+        (disk.data_dir / name).symlink_to(healthy)
+    async with RelayCore(disk.data_dir, config(durability)) as core:
         await core.register_endpoint(SUBJECT)
+        await asyncio.to_thread(disk.fill)
         for number in range(50):
             result = await core.publish(SUBJECT, number, sender="s")
             assert result.delivered_to == 1
@@ -211,8 +218,7 @@ async def test_registering_an_endpoint_says_that_the_disk_is_full(disk: Disk, du
     async with RelayCore(disk.data_dir, config(durability)) as core:
         await asyncio.to_thread(disk.fill)
         with pytest.raises(StorageError) as caught:
-            for number in range(10_000):
-                await core.register_endpoint(f"a.b{number}")
+            await register_until_full(core)
         assert (caught.value.code, caught.value.retryable) == ("storage_full", True)
         disk.free()
         await core.register_endpoint(SUBJECT)

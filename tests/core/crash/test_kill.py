@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+import shutil
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
 import pytest
 
-from tests.core.crash.child import STEPS
+from relay_core.core import RelayCore
+from relay_core.envelope import Envelope
+from relay_core.journal import Journal
+from tests.core.crash.child import FLAKY, KEEP, LATE, STEPS, config, payload, sender
 from tests.core.crash.ledger import Ledger, Nursery
 
 DURABILITIES: tuple[Literal["os", "fsync"], ...] = ("os", "fsync")
@@ -19,8 +25,15 @@ KILLED_STEPS = [
     for step in STEPS
     for when in (("before", "during", "after") if step in ("journal", "write") else ("before", "after"))
 ]
-# Many checkpoints. Without dedupe ids: an outcome may leave with its segment before the index has it.
-SMALL_SEGMENTS = {"segment_bytes": 16 * 1024, "dedupe": False}
+# An outcome may leave with its segment before the index has it.
+NO_DEDUPE = {"dedupe": False}
+SMALL_SEGMENTS = {"segment_bytes": 16 * 1024, **NO_DEDUPE}
+TURNS: list[dict[str, object]] = [
+    {"nth": 1, "count_from": "ready"},
+    {"nth": 2, "count_from": "ready", "subjects": (FLAKY, LATE)},
+    {"nth": 5, **SMALL_SEGMENTS},
+]
+"""The same step once in the traffic, once in a replay, and once in what is left of these or soon after."""
 
 
 @pytest.fixture(scope="module")
@@ -62,9 +75,87 @@ def test_killed_at_a_step(ledger: Ledger, nursery: Nursery, step: str, when: str
         pytest.skip("with os there is no such step")
     chance = random.Random(7)
     killed = 0
-    for cycle, nth in enumerate((1, 2, 5)):
-        job = ledger.job(rounds=8, step=step, when=when, nth=nth, seed=nth, **SMALL_SEGMENTS if cycle % 2 else {})
-        status = ledger.run(nursery, job)
-        killed += status == signal.SIGKILL
+    for turn, wishes in enumerate(TURNS):
+        if step == "forget":
+            wishes = {**wishes, **NO_DEDUPE}
+        job = ledger.job(rounds=8, step=step, when=when, seed=turn, **wishes)
+        killed += ledger.run(nursery, job) == signal.SIGKILL
         ledger.check(retry=chance)
     assert killed >= 2
+
+
+@pytest.mark.xfail(reason="outcomes read from the journal are dropped with it, and are not in the index", strict=True)
+@pytest.mark.parametrize("durability", DURABILITIES)
+def test_a_retry_is_recognised_after_any_number_of_restarts(ledger: Ledger, nursery: Nursery) -> None:
+    status = ledger.run(nursery, ledger.job(step="store", when="after", nth=9, subjects=(KEEP,), operate=False))
+    assert status == signal.SIGKILL
+    for _ in range(2):
+        ledger.check()
+    ledger.check(retry=random.Random(1))
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
+async def test_a_retry_of_a_publish_that_nobody_took_makes_no_second_dead_letter(
+    data_dir: Path, durability: Literal["os", "fsync"]
+) -> None:
+    for _ in range(3):
+        async with RelayCore(data_dir, config(durability)) as core:
+            await core.publish(LATE, payload(1), sender=sender(1), dedupe_id="one")
+            assert len(await core.dead_letters()) == 1
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
+@pytest.mark.parametrize("subject", [FLAKY, LATE], ids=["to a target", "to a subject"])
+async def test_two_operators_who_replay_the_same_dead_letter_deliver_it_once(
+    data_dir: Path, durability: Literal["os", "fsync"], subject: str
+) -> None:
+    handled: list[int] = []
+
+    async def handle(envelope: Envelope) -> None:
+        handled.append(envelope.replays)
+        if not envelope.replays:
+            raise RuntimeError("as arranged")
+
+    async with RelayCore(data_dir, config(durability)) as core:
+        if subject == FLAKY:
+            await core.register_endpoint(subject)
+            await core.subscribe(subject, handle)
+        for number in range(20):
+            await core.publish(subject, number, sender="s")
+        await core.idle()
+        await core.subscribe(LATE, handle)
+        handled.clear()
+        plans = [await core.plan_replay() for _ in range(3)]
+        async with asyncio.TaskGroup() as group:
+            for plan in plans:
+                group.create_task(core.run_replay(plan.id))
+        await core.idle()
+        assert handled == [1] * 20
+        assert await core.dead_letters() == []
+
+
+@pytest.mark.xfail(reason="a segment may be dropped up to 50 ms before the index has its outcomes", strict=False)
+@pytest.mark.parametrize("durability", DURABILITIES)
+async def test_an_outcome_stays_in_the_journal_until_the_index_has_it(
+    data_dir: Path, tmp_path: Path, durability: Literal["os", "fsync"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    defaults = Journal.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "segment_bytes", 500)
+
+    async def publish(core: RelayCore) -> None:
+        for number in range(30):
+            await core.publish(KEEP, payload(number), sender="s", dedupe_id=f"d{number}")
+
+    async with RelayCore(data_dir, config(durability)) as core:
+        await core.register_endpoint(KEEP)
+        await publish(core)
+        shutil.copytree(data_dir, tmp_path / "killed", copy_function=_copy_if_there)
+    async with RelayCore(tmp_path / "killed", config(durability)) as core:
+        await publish(core)
+        assert core.mailboxes()[0].depth == 30
+
+
+def _copy_if_there(source: str, target: str) -> None:
+    with suppress(FileNotFoundError):  # a segment that a checkpoint has just dropped
+        shutil.copy2(source, target)
