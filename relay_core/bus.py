@@ -35,7 +35,7 @@ from relay_core.event_log import EventLog
 from relay_core.events import EventKind
 from relay_core.fanout import Fanout
 from relay_core.ids import UlidFactory
-from relay_core.index import Index
+from relay_core.index import Index, recovered_publish
 from relay_core.journal import Journal
 from relay_core.lookups import is_sound
 from relay_core.mailbox import BadFile, Mailbox
@@ -143,6 +143,7 @@ class Bus:
         self.recorder = Recorder(self.index, self.metrics, self.events, clock)
         self.journal = Journal(self.data_dir.journal, config.durability)
         self.commits = Commits(self.journal, asyncio.get_running_loop())
+        self.commits.before_drop = self.index.wait  # it has the outcomes that retries ask for
         self.parking = Parking(self.commits, self.recorder, clock, self.new_id)
         self.dispatch = Dispatch(
             self.consumers, self.breakers, self.commits, self.parking, self.recorder, clock, self.tasks
@@ -210,6 +211,8 @@ class Bus:
         for key, result in recovered.outcomes.items():
             if key not in self.dedupe:  # the index has the exact outcome, the journal what was planned
                 self.dedupe.remember(key, PublishResult.model_validate(result))
+                if envelope := recovered.published[key]:
+                    self.index.note(recovered_publish(key, result, envelope))
         newest = self.mailboxes.newest()
         if newest is not None:
             self.new_id.seed(newest)

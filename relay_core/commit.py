@@ -96,6 +96,9 @@ class Commits:
         self._closed = False
         self._thread: threading.Thread | None = None
         self._checkpoint: threading.Thread | None = None
+        self._checkpointing = False
+        self.before_drop: Callable[[], None] = lambda: None
+        """Called, in a thread, before segments are dropped: waits for whoever else must know what they say."""
         self.degraded: str | None = None
         """Why the last sync failed, until one succeeds."""
 
@@ -118,6 +121,7 @@ class Commits:
         if self._checkpoint is not None:
             self._checkpoint.join()
         try:
+            self.before_drop()
             if self.journal.durability == "fsync":
                 self.journal.rotate()
                 self.journal.checkpoint()
@@ -151,7 +155,7 @@ class Commits:
                 carry_out(change)
                 self.journal.append([done(change.message_id)])
                 if self.journal.full:
-                    self.journal.rotate()
+                    self._begin_checkpoint()
             else:
                 carry_out(change)
         except OSError as error:
@@ -224,21 +228,30 @@ class Commits:
             logger.error("journal: cannot strike a failed group: %s", error)
 
     def _begin_checkpoint(self) -> None:
-        if self._checkpoint is not None and self._checkpoint.is_alive():
+        if self._checkpointing:
             return  # one at a time: the segment just grows meanwhile
         try:
             self.journal.rotate()
         except OSError as error:
             logger.warning("journal: cannot begin a new segment: %s", error)
             return
-        self._checkpoint = threading.Thread(target=self._run_checkpoint, name="relay-checkpoint")
-        self._checkpoint.start()
+        self._checkpointing = True
+        # Not before everybody who waited for the segment's last changes has written down what came of them.
+        self._loop.call_soon_threadsafe(self._loop.call_soon, self._start_checkpoint)
+
+    def _start_checkpoint(self) -> None:
+        if not self._closed:
+            self._checkpoint = threading.Thread(target=self._run_checkpoint, name="relay-checkpoint")
+            self._checkpoint.start()
 
     def _run_checkpoint(self) -> None:
         try:
+            self.before_drop()
             self.journal.checkpoint()
         except OSError as error:
             logger.error("journal checkpoint failed, segments kept: %s", error)
+        finally:
+            self._checkpointing = False
 
     def _settle_soon(self) -> None:
         if not self._settling:

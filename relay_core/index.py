@@ -30,6 +30,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import orjson
 
 from relay_core.batches import BatchThread
+from relay_core.clock import parse_iso
 from relay_core.delivery import DELIVERY_COLUMNS, Delivery, delivery_row
 from relay_core.schema import NewerSchema, connect, migrate, transaction
 
@@ -37,6 +38,7 @@ logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
+_WAIT_SECS = 10.0
 _KEEP_UNSAVED = 100_000
 _DAMAGED = ("malformed", "not a database", "corrupt", "no such table", "no such column", "no such index")
 _FILES = ("", "-wal", "-shm")
@@ -123,6 +125,14 @@ class Index:
     def note(self, row: Row) -> None:
         """Note a row's present state; it is written within 50 ms."""
         self._thread.put(row)
+
+    def wait(self) -> None:
+        """Wait until every row noted so far is written, or known not to be. Blocks.
+
+        Raises:
+            TimeoutError: if that takes too long: somebody holds the database.
+        """
+        self._thread.barrier().result(_WAIT_SECS)
 
     async def flush(self) -> None:
         """Return once every row noted so far is written, or known not to be."""
@@ -320,6 +330,26 @@ class Index:
         os.replace(fresh, self.path)
         self._connect()
         self.dirty = False
+
+
+def recovered_publish(dedupe: str, result: dict[str, Any], envelope: dict[str, Any]) -> PublishRow:
+    """Return the row of a publish that a kill overtook, from what the journal has of it."""
+    budget = envelope["budget"]
+    return PublishRow(
+        envelope["id"],
+        envelope["subject"],
+        envelope["from"],
+        envelope.get("replyTo"),
+        parse_iso(envelope["createdAt"]),
+        envelope.get("traceId", envelope["id"]),
+        envelope.get("parentId"),
+        "accepted",
+        len(orjson.dumps(envelope["payload"])),
+        budget["hopCount"],
+        budget["callBudgetRemaining"],
+        dedupe,
+        result,
+    )
 
 
 def write_publishes(db: sqlite3.Connection, publishes: Sequence[PublishRow]) -> None:

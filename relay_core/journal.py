@@ -19,8 +19,8 @@ Rules:
 1. Append before the files change; sync before the append counts. Reading stops at the first bad
    line: what follows was never acknowledged.
 2. A failed fdatasync poisons its segment: it is never synced again, and later lines go to a new one.
-3. A segment is removed only after everything its lines say is on disk (``syncfs``), or, with
-   ``"os"``, once two newer ones exist.
+3. A segment is removed only after everything its lines say is on disk (``syncfs``; with ``"os"`` the
+   files are enough), and in the index what a retry may ask for.
 """
 
 from __future__ import annotations
@@ -137,16 +137,12 @@ class Journal:
         return self._offset >= self._segment_bytes
 
     def rotate(self) -> None:
-        """Begin a new segment. With ``"os"``, forget those before the previous one."""
+        """Begin a new segment."""
         with self._lock:
             self._next_segment()
-        if self.durability == "os":
-            for sequence, path in segments(self.directory):
-                if sequence < self._sequence - 1:
-                    path.unlink(missing_ok=True)
 
     def checkpoint(self) -> None:
-        """Make the Maildir itself last, then remove the segments before the present one.
+        """Make the Maildir itself last, if fsync promises that, then remove the segments before the present one.
 
         Raises:
             OSError: if it could not be made to last; the segments stay.
@@ -154,7 +150,8 @@ class Journal:
         present = self._sequence
         old = [path for sequence, path in segments(self.directory) if sequence < present]
         if old:
-            sync_file_system(self.directory)
+            if self.durability == "fsync":
+                sync_file_system(self.directory)
             for path in old:
                 path.unlink(missing_ok=True)
 

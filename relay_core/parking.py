@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Any
 
 from relay_core.clock import Clock
 from relay_core.commit import Change, Commits, Op
@@ -42,8 +43,13 @@ class Parking:
         stage: str = "target",
         partial: bool = False,
         status: str | None = None,
+        dedupe: str | None = None,
+        result: dict[str, Any] | None = None,
     ) -> OSError | None:
-        """Put a message into ``failed/``; return why that could not be done, if so."""
+        """Put a message into ``failed/``; return why that could not be done, if so.
+
+        `dedupe` and `result` are for a publish that ends here: what a retry of it is told.
+        """
         delivery = item.delivery
         now = self._clock.now_ms()
         record = encode_dead_letter(
@@ -60,7 +66,7 @@ class Parking:
         delivery.code, delivery.reason = code, reason
         if delivery.handled_ms is None:
             delivery.handled_ms = now
-        error = await self._commit(mailbox, item.envelope.id, record)
+        error = await self._commit(mailbox, item.envelope.id, record, dedupe, result)
         if error is None:
             self._recorder.parked(delivery, dead=not partial)
             if self.on_parked is not None:
@@ -86,7 +92,14 @@ class Parking:
         await self._commit(mailbox, message_id, record)
         self._recorder.parked(_unreadable(mailbox, message_id, bad.problem, now), dead=True)
 
-    async def _commit(self, mailbox: Mailbox, message_id: str, record: bytes) -> OSError | None:
+    async def _commit(
+        self,
+        mailbox: Mailbox,
+        message_id: str,
+        record: bytes,
+        dedupe: str | None = None,
+        result: dict[str, Any] | None = None,
+    ) -> OSError | None:
         def settle(change: Change) -> None:
             if change.failure(0) is None:
                 mailbox.claimed.pop(message_id, None)
@@ -94,6 +107,8 @@ class Parking:
                 mailbox.dead += 1
 
         change = Change(message_id, [Op("failed", mailbox.hash, mailbox.maildir, message_id, record)], settle)
+        if dedupe is not None:
+            change.dedupe, change.result = dedupe, result
         await self._commits.commit(change)
         error = change.failure(0)
         if error is not None:

@@ -173,8 +173,8 @@ class BudgetGate:
         return self._bury(publication, *refusal) if refusal is not None else None
 
     async def _bury(self, publication: Publication, reason: str, code: str) -> None:
-        await self._graves.bury(publication, code, reason, Status.FAILED)
         publication.reject(subject_hash(publication.subject), Reason.BUDGET_EXCEEDED)
+        await self._graves.bury(publication, code, reason, Status.FAILED)
         note_publish(publication, self._recorder, Status.FAILED, publication.settle())
 
 
@@ -301,7 +301,16 @@ class Graves:
         item = publication.item(mailbox, publication.budget, data, delivery)
         mailbox.reserved += 1  # so that nobody removes it as empty meanwhile
         try:
-            error = await self._parking.park(mailbox, item, code=code, reason=reason, stage="gate", status=status)
+            error = await self._parking.park(
+                mailbox,
+                item,
+                code=code,
+                reason=reason,
+                stage="gate",
+                status=status,
+                dedupe=publication.dedupe,
+                result=publication.outcome().to_wire() if publication.dedupe is not None else None,
+            )
         finally:
             mailbox.reserved -= 1
         if error is not None:

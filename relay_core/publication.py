@@ -130,8 +130,13 @@ class Publication:
         self.unstored.append(Unstored(target, self.item(target.mailbox, budget, data, delivery), error))
 
     def settle(self) -> PublishResult:
-        """Fix the outcome from what the stages have found."""
-        self.result = trusted(
+        """Fix the outcome, which ends the run."""
+        self.result = self.outcome()
+        return self.result
+
+    def outcome(self) -> PublishResult:
+        """Return the outcome from what the stages have found so far."""
+        return trusted(
             PublishResult,
             {
                 "message_id": self.id,
@@ -141,7 +146,6 @@ class Publication:
                 "adapter_results": tuple(self.adapter_results) if self.adapter_results else None,
             },
         )
-        return self.result
 
     def encode(self, subject: str, budget: Budget) -> bytes:
         """Return a target's copy as it is stored."""

@@ -35,6 +35,8 @@ class Recovered:
     """Messages that had to be completed from the journal."""
     outcomes: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Dedupe id → the outcome of its publish."""
+    published: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Dedupe id → the envelope of its publish, as one target got it."""
 
 
 def recover(journal: Journal, maildir: Callable[[str], Maildir]) -> Recovered:
@@ -52,6 +54,7 @@ def recover(journal: Journal, maildir: Callable[[str], Maildir]) -> Recovered:
             synced = synced or record.get("sync", False)
             if record.get("result") is not None:
                 recovered.outcomes[record["dedupe"]] = record["result"]
+                recovered.published[record["dedupe"]] = _envelope(record["ops"])
             elif "dedupe" in record:
                 recovered.outcomes.pop(record["dedupe"], None)  # it was struck
             if record.get("sync"):
@@ -70,6 +73,13 @@ def recover(journal: Journal, maildir: Callable[[str], Maildir]) -> Recovered:
         journal.resume_after(sequence)
         path.unlink(missing_ok=True)
     return recovered
+
+
+def _envelope(ops: list[list[Any]]) -> dict[str, Any]:
+    """Return the envelope in a publish's first op: a stored copy, or a dead letter's record."""
+    data: dict[str, Any] = next((data[0] for _, _, _, *data in ops if data), {})
+    envelope: dict[str, Any] = data.get("envelope", data)
+    return envelope
 
 
 def _restore(box: Maildir, op: str, message: str, data: Any) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from relay_core import Envelope, PublishResult, RelayConfig, RelayCore
+from relay_core import Envelope, InvalidPayload, PublishResult, RelayConfig, RelayCore
 from relay_core.config import BudgetConfig
 from relay_core.testing import FakeClock
 
@@ -176,9 +176,17 @@ async def test_one_who_never_received_it_gets_no_more_than_whoever_had_least(rel
     assert left(await received(relay, C))[:4] == (3, 4, 3, (A, B, C))
 
 
-@pytest.mark.parametrize("parent_id", [UNKNOWN, "", "nonsense", "\x00", "x" * 10_000], ids=ascii)
-async def test_an_unknown_parent_passes_on_nothing(parent_id: str, relay: RelayCore) -> None:
-    child = await relay.publish(A, 1, sender=SENDER, parent_id=parent_id)
+@pytest.mark.parametrize(
+    "parent_id", ["", "nonsense", "\x00", "\ud800", "x" * 10_000], ids=["empty", "word", "NUL", "surrogate", "long"]
+)
+async def test_a_parent_that_is_no_message_id_is_refused(parent_id: str, relay: RelayCore) -> None:
+    with pytest.raises(InvalidPayload) as caught:
+        await relay.publish(A, 1, sender=SENDER, parent_id=parent_id)
+    assert caught.value.code == "invalid_parent_id"
+
+
+async def test_an_unknown_parent_passes_on_nothing(relay: RelayCore) -> None:
+    child = await relay.publish(A, 1, sender=SENDER, parent_id=UNKNOWN)
     assert child.delivered_to == 1
     assert left(await received(relay, A))[:4] == (1, 4, 5, (A,))
     assert [span.trace_id for span in await relay.trace(child.message_id)] == [child.message_id]

@@ -757,6 +757,34 @@ async def test_a_breaker_that_opens_during_a_run_stops_it_short(data_dir: Path, 
         assert len(await letters(relay)) == 3
 
 
+async def test_a_message_nobody_heard_that_is_refused_now_stays_a_dead_letter_in_every_list(
+    data_dir: Path, clock: FakeClock
+) -> None:
+    breakers = CircuitBreakerConfig(failure_threshold=1)
+    async with RelayCore(data_dir, config(circuit_breaker=breakers), clock) as relay:
+        unheard = await relay.publish(B, 1, sender=SENDER)
+        listener = Listener(fails=True, held=True)
+        await relay.register_endpoint(B)
+        await relay.subscribe(B, listener)
+        await relay.publish(B, "bad", sender=SENDER)
+        await relay.publish(B, "waits", sender=SENDER)
+        listener.gate.set()
+        await relay.idle()
+        relay.bus.dispatch.stop()  # so that the mail that waits does not take the permit
+        clock.advance(30)
+        plan = await relay.plan_replay([unheard.message_id])
+        assert verdicts(plan) == {unheard.message_id: "will_deliver"}
+        run = relay.replays.start(plan.id)
+        await eventually(lambda: run.progress().state == "waiting")
+        assert run.progress().detail == f"{B} refuses it: circuit_open"
+        assert (await span(relay, unheard.message_id, B)).status == "no_subscriber"
+        assert sorted(group.code for group in await relay.dead_letter_groups()) == ["handler_failed", "no_match"]
+        assert unheard.message_id in await letters(relay)
+        run.cancel()
+        assert (await run.wait()).skipped == 1
+        assert_counts_are_the_directory(relay, data_dir)
+
+
 async def test_a_run_waits_for_pressure_to_fall(relay: RelayCore, clock: FakeClock) -> None:
     await dead(relay, "a", "b", "c")
     for number in range(39):
@@ -841,10 +869,11 @@ async def test_a_run_ends_though_a_pull_consumer_took_what_it_put_back(relay: Re
 
 @pytest.mark.parametrize("held_by", ["the operator", "a breaker", "a handler"])
 async def test_closing_the_bus_ends_a_run_and_what_it_has_not_replayed_stays(
-    data_dir: Path, clock: FakeClock, held_by: str
+    data_dir: Path, clock: FakeClock, held_by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("relay_core.bus.CLOSE_GRACE_SECS", 600.0)  # is for messages under way, not for runs
     listener = Listener()
-    async with RelayCore(data_dir, config(), clock) as relay:
+    async with asyncio.timeout(30), RelayCore(data_dir, config(), clock) as relay:
         await relay.register_endpoint(A)
         await relay.subscribe(A, listener)
         ids = await dead_by_handler(relay, listener, 3)

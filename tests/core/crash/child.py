@@ -221,7 +221,12 @@ class Work:
                 await core.fail(PULL, envelope.id, "as arranged")
 
     async def operate(self, core: RelayCore) -> None:
-        letters = [letter for letter in await core.dead_letters() if letter.envelope is not None]
+        subjects = self.job.subjects
+        letters = [
+            letter
+            for letter in await core.dead_letters()
+            if letter.envelope is not None and (ALL in subjects or letter.envelope.subject in subjects)
+        ]
         for letter in self.random.sample(letters, min(4, len(letters))):
             envelope = letter.envelope
             assert envelope is not None

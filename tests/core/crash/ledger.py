@@ -109,20 +109,20 @@ class Ledger:
     log: Path
     durability: Literal["os", "fsync"]
     subjects: dict[int, str] = field(default_factory=dict)
+    dedupe_ids: dict[int, str | None] = field(default_factory=dict)
     tried: set[int] = field(default_factory=set)
     acknowledged: set[int] = field(default_factory=set)
     refused: set[int] = field(default_factory=set)
     purging: set[int] = field(default_factory=set)
     purged: set[int] = field(default_factory=set)
-    last: Job | None = None
     next_number: int = 1
 
     def job(self, **wishes: object) -> Job:
         """Return a job whose numbers are new."""
         job = Job(str(self.data_dir), str(self.log), self.next_number, self.durability, **wishes)  # type: ignore[arg-type]
         self.next_number = job.numbers[-1] + 1
-        self.last = job
         self.subjects.update({number: job.subject(number) for number in job.numbers})
+        self.dedupe_ids.update({number: job.dedupe_id(number) for number in job.numbers})
         return job
 
     def run(
@@ -229,16 +229,16 @@ class Ledger:
             if retry is not None:
                 for number in self._retried(retry):
                     subject = self.subjects[number]
-                    await core.publish(subject, payload(number), sender=sender(number), dedupe_id=f"d{number}")
+                    await core.publish(
+                        subject, payload(number), sender=sender(number), dedupe_id=self.dedupe_ids[number]
+                    )
                     self.acknowledged.add(number)
                 await self._compare(core, power_lost)
 
     def _retried(self, retry: random.Random) -> list[int]:
         """Return numbers whose clients ask again: they got no answer, or it was lost on the way."""
-        job = self.last
-        assert job is not None
-        numbers = [number for number in job.numbers if number in self.tried and job.dedupe_id(number)]
-        return retry.sample(numbers, len(numbers) // 2)
+        numbers = [number for number in sorted(self.tried) if self.dedupe_ids[number] is not None]
+        return retry.sample(numbers, min(len(numbers), 40))
 
     async def _compare(self, core: RelayCore, power_lost: bool) -> None:
         found = self.find()

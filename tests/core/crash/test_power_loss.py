@@ -46,9 +46,17 @@ class Disk:
         """Plug it in."""
         self._run("mount", "-o", "loop", str(self._image), str(self.root))
 
-    def unmount(self) -> None:
-        """Take it out; nothing may use it any more."""
+    def plug_in_again(self) -> None:
+        """Take the disk out and mount a copy of it.
+
+        Not the same image: whoever happened to copy our mounts (unshare) keeps the dead file system in use,
+        and mounting its image again would give that one back.
+        """
         self._run("umount", str(self.root))
+        copy = self._image.with_name(f"after-{self._image.name}")
+        self._run("cp", "--sparse=always", str(self._image), str(copy))
+        copy.rename(self._image)
+        self.mount()
 
     def pull_the_plug(self) -> None:
         """Lose everything that is not on the disk yet; every further write is an error."""
@@ -116,8 +124,7 @@ async def read_all(ledger: Ledger) -> None:
 def lose_power(ledger: Ledger, nursery: Nursery, disk: Disk, *, acknowledged: int, **wishes: object) -> None:
     """Run a job, pull the plug once so many publishes were acknowledged, and plug the disk in again."""
     ledger.run(nursery, ledger.job(rounds=1000, **wishes), cut=disk.pull_the_plug, cut_after=acknowledged)
-    disk.unmount()
-    disk.mount()
+    disk.plug_in_again()
 
 
 @pytest.mark.parametrize(
