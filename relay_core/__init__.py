@@ -41,7 +41,7 @@ from relay_core.errors import (
 )
 from relay_core.payload import Attachment, ChannelType, Performative, ResponseContext, StandardPayload
 from relay_core.ratelimit import check_rate_limit, resolve_limit
-from relay_core.replay import ReplayOutcome, ReplayPlan
+from relay_core.replay_plan import ReplayOutcome, ReplayPlan
 from relay_core.results import AdapterResult, PublishResult, Rejection
 from relay_core.signals import Signal, SignalType
 from relay_core.subjects import matches_pattern, validate_subject

@@ -35,7 +35,8 @@ from relay_core.maintenance import Maintenance
 from relay_core.metrics import MetricsSnapshot
 from relay_core.publication import Publication
 from relay_core.ratelimit import SenderUsage
-from relay_core.replay import ReplayOutcome, ReplayPlan, Replays
+from relay_core.replay import Replays
+from relay_core.replay_plan import ReplayOutcome, ReplayPlan
 from relay_core.results import PublishResult
 from relay_core.signals import Signal, SignalHandler, SignalSubscription
 from relay_core.state import MailboxState, TargetBreaker, breaker_states, mailbox_states
@@ -269,6 +270,8 @@ class RelayCore:
         bus, mailbox = self.bus, self._mailbox(subject)
         claimed: list[Envelope] = []
         while len(claimed) < limit and (taken := mailbox.claim_next()) is not None:
+            if isinstance(taken, Item) and taken.probe:
+                bus.breakers.release(mailbox.hash)  # a pull consumer is no handler to be tried
             if isinstance(taken, BadFile):
                 await bus.parking.set_aside(mailbox, taken)
             elif (now := bus.clock.now_ms()) > taken.envelope.budget.ttl:

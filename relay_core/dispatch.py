@@ -175,7 +175,6 @@ class _Dispatcher:
                         bus.wait(mailbox)
                         break
                 if not await self._next(consumers, timeout, probe):
-                    mailbox.discover([f"{head}.json"])
                     bus.retry(mailbox)
                     break
                 handled += 1

@@ -81,8 +81,8 @@ _DELIVERIES = _insert(
         expires_ms = excluded.expires_ms, max_hops = excluded.max_hops, ancestors = excluded.ancestors,
         hops_after = excluded.hops_after, calls_after = excluded.calls_after,
         stored_ms = max(coalesce(excluded.stored_ms, stored_ms), coalesce(stored_ms, excluded.stored_ms)),
-        claimed_ms = coalesce(excluded.claimed_ms, claimed_ms),
-        handled_ms = coalesce(excluded.handled_ms, handled_ms),
+        claimed_ms = iif(excluded.status = 'new', NULL, coalesce(excluded.claimed_ms, claimed_ms)),
+        handled_ms = iif(excluded.status = 'new', NULL, coalesce(excluded.handled_ms, handled_ms)),
         replays = max(excluded.replays, replays),
         outcomes = coalesce(excluded.outcomes, outcomes)""",
 )

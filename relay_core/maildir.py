@@ -101,11 +101,17 @@ class Maildir:
             os.close(fd)
 
     def claim(self, message_id: str) -> bool:
-        """Move a message to ``cur/``; return False if somebody else has it."""
+        """Move a message to ``cur/``; return False if somebody else has it.
+
+        Raises:
+            OSError: if the disk refuses; the message stays where it is.
+        """
         name = f"{message_id}.json"
         try:
             os.rename(self.new + name, self.cur + name)
         except FileNotFoundError:
+            if os.path.lexists(self.new + name):
+                raise  # it is cur/ that is missing
             return False
         return True
 

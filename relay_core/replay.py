@@ -22,12 +22,12 @@ from typing import Any
 
 from relay_core.budget import spend
 from relay_core.bus import Bus
-from relay_core.clock import call_later, parse_iso
+from relay_core.clock import parse_iso
 from relay_core.commit import Change, Op
 from relay_core.deadletters import Code, DeadLetter, DeadLetterFilter
 from relay_core.delivery import Status
 from relay_core.envelope import Envelope, encode_envelope
-from relay_core.errors import Closed, NotFound, StorageError
+from relay_core.errors import Closed, NotFound
 from relay_core.events import EventKind
 from relay_core.files import storage_error
 from relay_core.lookups import spans
@@ -40,22 +40,15 @@ from relay_core.replay_plan import (
     REPLAYABLE,
     Judge,
     PlanItem,
-    ReplayOutcome,
     ReplayPlan,
-    RunState,
     before_delivery,
     renewed,
 )
+from relay_core.replay_run import Answer, ReplayRun
 from relay_core.results import PublishResult, Reason
 from relay_core.subjects import is_pattern
 
-__all__ = ["ReplayOutcome", "ReplayPlan", "ReplayRun", "Replays"]
-
-_OUTSTANDING = 64
-_LOOK_AGAIN_SECS = 0.25
-_CANARIES = (1, 11)
 _KEPT = 100
-_A_MOMENT = 1e-6
 _PASSED_BEFORE = (Validate, Stamp, RateLimit)
 """Stages that a message has behind it when it is replayed."""
 
@@ -321,176 +314,6 @@ class Replays:
         answer = self._answers.pop((message_id, target), None)
         if answer is not None:
             answer.note(target, handled)
-
-
-class Answer:
-    """What the targets of one replayed message make of it."""
-
-    def __init__(self, message_id: str, targets: list[Mailbox]) -> None:
-        self.message_id = message_id
-        self.handled: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        """Whether any of them handled it."""
-        self._awaited = {mailbox.hash: mailbox for mailbox in targets}
-        self._was_handled = False
-
-    def awaited(self) -> list[Mailbox]:
-        """Return the targets that have not answered."""
-        return list(self._awaited.values())
-
-    def note(self, target: str, handled: bool) -> None:
-        """Note what one target did."""
-        del self._awaited[target]
-        self._was_handled = self._was_handled or handled
-        if not self._awaited and not self.handled.done():
-            self.handled.set_result(self._was_handled)
-
-
-class ReplayRun:
-    """A plan under way."""
-
-    def __init__(self, replays: Replays, bus: Bus, plan: ReplayPlan, *, rate: float | None, canary: bool) -> None:
-        self.plan = plan
-        self.rate = rate
-        self.canary = canary
-        self._replays = replays
-        self._bus = bus
-        self._delivered = self._failed = self._skipped = self._tried = 0
-        self._state: RunState = "running"
-        self._detail: str | None = None
-        self._paused = self._cancelled = False
-        self._outstanding: list[Answer] = []
-        self._next_at = bus.clock.monotonic()
-        self._stirred = asyncio.Event()
-        self._done = asyncio.Event()
-
-    def progress(self) -> ReplayOutcome:
-        """Return how far the run has come."""
-        return ReplayOutcome(
-            delivered=self._delivered,
-            failed=self._failed,
-            skipped=self._skipped,
-            state=self._state,
-            detail=self._detail,
-            total=len(self.plan.items),
-        )
-
-    def pause(self) -> None:
-        """Replay nothing more until `resume`."""
-        self._paused = True
-        self._stirred.set()
-
-    def resume(self) -> None:
-        """Go on."""
-        self._paused = False
-        self._stirred.set()
-
-    def cancel(self) -> None:
-        """Leave the rest as dead letters; what has been put back stays with its target and counts as delivered."""
-        self._cancelled = True
-        self._stirred.set()
-
-    async def wait(self) -> ReplayOutcome:
-        """Return the outcome once the run has ended."""
-        await self._done.wait()
-        return self.progress()
-
-    async def work(self) -> None:
-        """Carry out the plan."""
-        ending: tuple[RunState, str | None] = ("stopped", "the bus was closed")
-        try:
-            why = await self._carry_out()
-            await self._take_answers(leave=0)
-            if self._cancelled:
-                ending = ("cancelled", None)
-            elif why is not None:
-                ending = ("stopped", why)
-            else:
-                ending = ("finished", None)
-        finally:
-            for answer in self._outstanding:
-                self._replays.forget(answer)
-            self._delivered += len(self._outstanding)
-            self._skipped = len(self.plan.items) - self._delivered - self._failed
-            self._state, self._detail = ending
-            self._done.set()
-
-    async def _carry_out(self) -> str | None:
-        """Replay one message after the other; return why not all of them, if so."""
-        todo = [item for item in self.plan.items if item.verdict in REPLAYABLE]
-        self._skipped = len(self.plan.items) - len(todo)
-        for position, item in enumerate(todo, 1):
-            try:
-                await self._replay(item)
-            except StorageError as error:
-                return error.message
-            if self._cancelled:
-                return None
-            if self.canary and self._tried in _CANARIES and position < len(todo):
-                await self._take_answers(leave=0)
-                if self._failed:
-                    return f"the canary failed: {len(todo) - position} not tried"
-        return None
-
-    async def _replay(self, item: PlanItem) -> None:
-        """Put one message back as soon as that may be."""
-        while not self._cancelled:
-            if self._paused:
-                self._state, self._detail = "paused", "by the operator"
-                await self._wait(None)
-                continue
-            if (early := self._next_at - self._bus.clock.monotonic()) > _A_MOMENT:
-                self._state, self._detail = "running", None
-                await self._wait(early)
-                continue
-            answer = await self._replays.put_back(item, fresh_budget=self.plan.fresh_budget)
-            if isinstance(answer, str):
-                self._state, self._detail = "waiting", answer
-                await self._wait(_LOOK_AGAIN_SECS)
-                continue
-            self._state, self._detail = "running", None
-            if answer is None:
-                self._skipped += 1
-            else:
-                self._tried += 1
-                self._outstanding.append(answer)
-                answer.handled.add_done_callback(lambda _: self._stirred.set())
-                if self.rate is not None:
-                    self._next_at = self._bus.clock.monotonic() + 1 / self.rate
-                await self._take_answers(leave=_OUTSTANDING - 1)
-            return
-
-    async def _take_answers(self, *, leave: int) -> None:
-        """Count the answers that have come; wait until no more than `leave` are missing."""
-        while True:
-            for answer in [one for one in self._outstanding if one.handled.done()]:
-                self._outstanding.remove(answer)
-                if answer.handled.result():
-                    self._delivered += 1
-                else:
-                    self._failed += 1
-            if len(self._outstanding) <= leave or self._cancelled:
-                return
-            if not await self._wait(_LOOK_AGAIN_SECS):
-                for answer in self._outstanding:
-                    self._replays.look(answer)
-
-    async def _wait(self, seconds: float | None) -> bool:
-        """Wait until something happens to this run; False if nothing did for so many seconds of the bus's time."""
-        self._stirred.clear()
-        overdue = False
-
-        def wake() -> None:
-            nonlocal overdue
-            overdue = True
-            self._stirred.set()
-
-        timer = call_later(self._bus.clock, seconds, wake) if seconds is not None else None
-        try:
-            await self._stirred.wait()
-        finally:
-            if timer is not None:
-                timer.cancel()
-        return not overdue
 
 
 def _was_stored(publication: Publication) -> bool:

@@ -30,7 +30,7 @@ from relay_core import (
     StorageError,
 )
 from relay_core.events import EventKind, read_events
-from relay_core.replay import ReplayRun
+from relay_core.replay_run import ReplayRun
 from relay_core.subjects import subject_hash
 from relay_core.testing import FakeClock
 from tests.core.sample_adapter import eventually
