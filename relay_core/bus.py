@@ -36,7 +36,7 @@ from relay_core.events import EventKind
 from relay_core.fanout import Fanout
 from relay_core.ids import UlidFactory
 from relay_core.index import Index, recovered_publish
-from relay_core.journal import Journal
+from relay_core.journal import Journal, done
 from relay_core.lookups import is_sound
 from relay_core.mailbox import BadFile, Mailbox
 from relay_core.mailboxes import Mailboxes
@@ -114,7 +114,7 @@ class Bus:
             self.journal.open()
             self.commits.open()
             stack.push_async_callback(self.commits.close)
-            self._remember(recovered)
+            await self._remember(recovered)
             self._apply_config()
             for mailbox, bad in strays:
                 for one in bad:
@@ -197,7 +197,7 @@ class Bus:
 
     def _load(self) -> tuple[Recovered, list[tuple[Mailbox, list[BadFile]]]]:
         """Do what a start must read from disk, off the loop."""
-        recovered = recover(self.journal, self.mailboxes.maildir)
+        recovered = recover(self.journal, self.mailboxes.maildir, keep=True)
         strays = self.mailboxes.load()
         self.index.open()
         self.access.load()
@@ -207,12 +207,17 @@ class Bus:
             self.dedupe.remember(key, PublishResult.model_validate(orjson.loads(result)))
         return recovered, strays
 
-    def _remember(self, recovered: Recovered) -> None:
+    async def _remember(self, recovered: Recovered) -> None:
+        """Take over what the journal knew, and drop its old segments once the index has it too."""
+        if recovered.completed_ids:
+            self.journal.append([done(message_id) for message_id in recovered.completed_ids])
         for key, result in recovered.outcomes.items():
             if key not in self.dedupe:  # the index has the exact outcome, the journal what was planned
                 self.dedupe.remember(key, PublishResult.model_validate(result))
                 if envelope := recovered.published[key]:
                     self.index.note(recovered_publish(key, result, envelope))
+        await self.index.flush()
+        await asyncio.to_thread(self.journal.checkpoint)
         newest = self.mailboxes.newest()
         if newest is not None:
             self.new_id.seed(newest)
@@ -274,7 +279,8 @@ class Bus:
         async with self.opening:
             now = iso(self.clock.now_ms())
             if self.config.durability == "fsync":
-                mailbox = await asyncio.to_thread(self.mailboxes.open, subject, kind, now, registered=registered)
+                prepared = await asyncio.to_thread(self.mailboxes.prepare, subject, kind, now, registered=registered)
+                mailbox = self.mailboxes.adopt(*prepared)
             else:
                 mailbox = self.mailboxes.open(subject, kind, now, registered=registered)
             self.drops.add(mailbox.hash, mailbox.maildir.path / "new")

@@ -36,6 +36,7 @@ from relay_core.maildir import CUR, FAILED, NEW, STATES, Maildir, Unreadable
 logger = logging.getLogger(__name__)
 
 _SETTLE_EVERY = 16
+_TURNS_TO_WAKE = 8
 _ANY_SIZE = 1 << 40
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -236,11 +237,16 @@ class Commits:
             logger.warning("journal: cannot begin a new segment: %s", error)
             return
         self._checkpointing = True
-        # Not before everybody who waited for the segment's last changes has written down what came of them.
-        self._loop.call_soon_threadsafe(self._loop.call_soon, self._start_checkpoint)
+        self._loop.call_soon_threadsafe(self._start_checkpoint, _TURNS_TO_WAKE)
 
-    def _start_checkpoint(self) -> None:
-        if not self._closed:
+    def _start_checkpoint(self, turns: int) -> None:
+        """Start once everybody who waited for the segment's last changes has written down what came of them.
+
+        A waiter needs a few turns of the loop to wake up; what it writes down then it does in one step.
+        """
+        if turns:
+            self._loop.call_soon(self._start_checkpoint, turns - 1)
+        elif not self._closed:
             self._checkpoint = threading.Thread(target=self._run_checkpoint, name="relay-checkpoint")
             self._checkpoint.start()
 

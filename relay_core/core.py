@@ -131,7 +131,7 @@ class RelayCore:
         mailbox = self.bus.mailboxes.endpoint(subject)
         if mailbox is None:
             raise NotFound(f"no endpoint {subject}", what=subject)
-        await asyncio.to_thread(self.bus.mailboxes.unregister, mailbox)
+        self.bus.mailboxes.unregister(mailbox)
         self.bus.listen(mailbox)
 
     def endpoints(self) -> list[Endpoint]:
@@ -269,7 +269,7 @@ class RelayCore:
         """
         bus, mailbox = self.bus, self._mailbox(subject)
         claimed: list[Envelope] = []
-        while len(claimed) < limit and (taken := mailbox.claim_next()) is not None:
+        while len(claimed) < limit and (taken := self._take(mailbox)) is not None:
             if isinstance(taken, Item) and taken.probe:
                 bus.breakers.release(mailbox.hash)  # a pull consumer is no handler to be tried
             if isinstance(taken, BadFile):
@@ -432,6 +432,13 @@ class RelayCore:
         if mailbox is None:
             raise NotFound(f"no mailbox for {subject}: register the endpoint first", what=subject)
         return mailbox
+
+    @staticmethod
+    def _take(mailbox: Mailbox) -> Item | BadFile | None:
+        try:
+            return mailbox.claim_next()
+        except OSError as error:
+            raise storage_error("claim in", mailbox.maildir.path, error) from error
 
     @staticmethod
     def _claimed(mailbox: Mailbox, message_id: str) -> Item:

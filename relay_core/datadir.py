@@ -10,7 +10,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from relay_core.errors import StorageError
-from relay_core.files import storage_error
+from relay_core.files import fsync_directory, storage_error
 
 DEFAULT = Path("~/.dork/relay")
 
@@ -41,6 +41,7 @@ class DataDir:
         try:
             with suppress(FileExistsError):  # what is there is looked at next
                 self.path.mkdir(mode=0o700, parents=True)
+                fsync_directory(self.path.parent)
             self._check_private()
             self._lock.acquire()
             self._write_pid()

@@ -27,7 +27,7 @@ from relay_core.dispatch import Dispatch
 from relay_core.envelope import Budget
 from relay_core.events import EventKind
 from relay_core.fanout import Fanout
-from relay_core.files import storage_error
+from relay_core.files import is_full, storage_error
 from relay_core.mailbox import Mailbox
 from relay_core.publication import Publication, Settings, Target
 from relay_core.recorder import Recorder
@@ -262,5 +262,8 @@ class _Store(Change):
         mailbox: Mailbox = copy.target.mailbox
         mailbox.reserved -= 1
         mailbox.degraded = str(error)
-        self._deliver.breakers.record_failure(mailbox.hash)
+        if not is_full(error):
+            self._deliver.breakers.record_failure(mailbox.hash)
+        elif copy.probe:  # a full disk is nobody's fault, and heals by itself
+            self._deliver.breakers.release(mailbox.hash)
         self._publication.note_unstored(copy.target, copy.budget, copy.data, copy.delivery, error)

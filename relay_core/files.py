@@ -53,9 +53,14 @@ def fsync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
+def is_full(error: OSError) -> bool:
+    """Tell whether an error means that there is no space left."""
+    return error.errno in _FULL
+
+
 def storage_error(verb: str, path: Path, error: OSError) -> StorageError:
     """Return the StorageError for what the operating system said."""
-    full = error.errno in _FULL
+    full = is_full(error)
     return StorageError(
         f"cannot {verb} {path}: {error.strerror}" + ("; free some space and try again" if full else ""),
         path=str(path),

@@ -100,6 +100,14 @@ class Mailboxes:
         Raises:
             StorageError: if the disk refuses.
         """
+        return self.adopt(*self.prepare(subject, kind, now, registered=registered))
+
+    def prepare(self, subject: str, kind: str, now: str, *, registered: bool) -> tuple[Mailbox, EndpointFile]:
+        """Do what `open` has to do on disk, which a thread may; `adopt` does the rest. Blocks.
+
+        Raises:
+            StorageError: if the disk refuses.
+        """
         hash = subject_hash(subject)
         mailbox = self._by_hash.get(hash)
         if mailbox is None:
@@ -111,12 +119,17 @@ class Mailboxes:
                 raise storage_error("make", mailbox.maildir.path, error) from error
             write_endpoint_file(mailbox.maildir.path, about, sync=self._sync)
             mailbox.scan()
-            self._add(mailbox)
-        elif registered and not mailbox.about.registered:
+            return mailbox, about
+        if registered and not mailbox.about.registered:
             about = EndpointFile(subject=subject, registered_at=now, registered=True, kind=kind)
             write_endpoint_file(mailbox.maildir.path, about, sync=self._sync)
-            mailbox.about = about
-            self._add(mailbox)
+            return mailbox, about
+        return mailbox, mailbox.about
+
+    def adopt(self, mailbox: Mailbox, about: EndpointFile) -> Mailbox:
+        """Route to a mailbox that is prepared."""
+        mailbox.about = about
+        self._add(mailbox)
         return mailbox
 
     def unregister(self, mailbox: Mailbox) -> None:
@@ -147,7 +160,8 @@ class Mailboxes:
         if mailbox.hash not in self._by_hash and mailbox.about.kind != TargetKind.ADAPTER:
             self._subjects.add(mailbox.subject, mailbox)
         self._by_hash[mailbox.hash] = mailbox
-        if mailbox.about.registered and mailbox.about.kind == TargetKind.ENDPOINT:
+        is_endpoint = mailbox.about.registered and mailbox.about.kind == TargetKind.ENDPOINT
+        if is_endpoint and mailbox.subject not in self._by_subject:
             self._by_subject[mailbox.subject] = mailbox
             self._endpoints.add(mailbox.subject, mailbox)
 

@@ -33,14 +33,20 @@ class Recovered:
 
     completed: int = 0
     """Messages that had to be completed from the journal."""
+    completed_ids: list[str] = field(default_factory=list)
+    """Transactions without "sync" that a kill had cut short."""
     outcomes: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Dedupe id → the outcome of its publish."""
     published: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Dedupe id → the envelope of its publish, as one target got it."""
 
 
-def recover(journal: Journal, maildir: Callable[[str], Maildir]) -> Recovered:
-    """Bring the Maildir up to date with the journal, then drop the journal's old segments."""
+def recover(journal: Journal, maildir: Callable[[str], Maildir], *, keep: bool = False) -> Recovered:
+    """Bring the Maildir up to date with the journal, then drop the journal's old segments.
+
+    With `keep` they stay, for a caller that must first hand on the outcomes; it says `completed_ids`
+    to the journal as done, so that they are not carried out again.
+    """
     recovered = Recovered()
     states: dict[tuple[str, str], tuple[str, Any]] = {}
     pending: dict[str, list[list[Any]]] = {}
@@ -69,9 +75,11 @@ def recover(journal: Journal, maildir: Callable[[str], Maildir]) -> Recovered:
             recovered.completed += _restore(maildir(mailbox), op, message, data[0] if data else None)
     if synced:
         sync_file_system(journal.directory)
+    recovered.completed_ids = list(pending)
     for sequence, path in old:
         journal.resume_after(sequence)
-        path.unlink(missing_ok=True)
+        if not keep:
+            path.unlink(missing_ok=True)
     return recovered
 
 

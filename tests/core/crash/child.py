@@ -35,8 +35,9 @@ from typing import Any, Literal, NoReturn
 
 from relay_core.config import RelayConfig
 from relay_core.core import RelayCore
+from relay_core.deadletters import DeadLetter, DeadLetterFilter
 from relay_core.envelope import Envelope
-from relay_core.errors import StorageError
+from relay_core.errors import NotFound, StorageError
 from relay_core.journal import Journal
 
 GOOD = "work.good"
@@ -88,8 +89,6 @@ class Job:
     """How often each lane publishes to each subject."""
     seed: int = 0
     segment_bytes: int = 16 * 1024 * 1024
-    dedupe: bool = True
-    """Whether numbers may have dedupe ids."""
     step: str | None = None
     when: When = "before"
     nth: int = 1
@@ -108,10 +107,6 @@ class Job:
         """Return every number the job publishes."""
         return range(self.first, self.first + LANES * self.rounds * len(self.subjects))
 
-    def dedupe_id(self, number: int) -> str | None:
-        """Return the dedupe id of a number; two of three have one."""
-        return f"d{number}" if self.dedupe and number % 3 else None
-
     def subject(self, number: int) -> str:
         """Return where a number is published to."""
         return self.subjects[(number - self.first) // LANES % len(self.subjects)]
@@ -123,6 +118,11 @@ def config(durability: Literal["os", "fsync"]) -> RelayConfig:
     return RelayConfig.model_validate(
         {"durability": durability, "reliability": {"rateLimit": off, "circuitBreaker": off, "backpressure": off}}
     )
+
+
+def dedupe_id(number: int) -> str | None:
+    """Return the dedupe id of a number; two of three have one."""
+    return f"d{number}" if number % 3 else None
 
 
 def sender(number: int) -> str:
@@ -163,7 +163,7 @@ class Work:
         self.job = job
         self.random = random.Random(job.seed)
         self.is_ready = threading.Event()
-        self.operator = asyncio.Lock()
+        self.late = asyncio.Lock()
         self.log = os.open(job.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     async def run(self) -> None:
@@ -185,7 +185,7 @@ class Work:
             say(f"try {number}")
             try:
                 await core.publish(
-                    job.subject(number), payload(number), sender=sender(number), dedupe_id=job.dedupe_id(number)
+                    job.subject(number), payload(number), sender=sender(number), dedupe_id=dedupe_id(number)
                 )
             except StorageError as error:
                 say(f"refused {number} {error.code}")
@@ -194,8 +194,7 @@ class Work:
             if number % 5 == 0 or job.subject(number) == PULL:
                 await self.pull(core)
             if job.operate and number % 7 == 0:
-                async with self.operator:
-                    await self.operate(core)
+                await self.operate(core)
 
     async def handle(self, envelope: Envelope) -> None:
         if envelope.payload["n"] % 2:
@@ -234,32 +233,30 @@ class Work:
             try:
                 if envelope.subject == TRASH:
                     say(f"purging {number}")
-                    await core.purge_dead_letters(
-                        ids=[letter.message_id], filter=_only(letter.message_id, letter.endpoint_hash)
-                    )
+                    await core.purge_dead_letters(filter=_only(letter))
                     say(f"purged {number}")
                 elif envelope.subject == EDIT:
                     await core.replays.edit(
                         letter.message_id, {**envelope.payload, "edited": True}, endpoint=letter.endpoint_hash
                     )
-                elif letter.replays < 3:
-                    late = await core.subscribe(LATE, self.handle) if envelope.subject == LATE else None
-                    plan = await core.plan_replay(filter=_only(letter.message_id, letter.endpoint_hash))
-                    await core.run_replay(plan.id)
-                    if late is not None:
+                elif envelope.subject == LATE:
+                    async with self.late:  # two subscriptions would each get the message
+                        subscription = await core.subscribe(LATE, self.handle)
+                        await self.replay(core, letter)
                         await core.idle()
-                        await late.close()
-            except (StorageError, LookupError):
+                        await subscription.close()
+                elif letter.replays < 3:
+                    await self.replay(core, letter)
+            except (StorageError, NotFound):  # the disk is gone, or another lane was faster
                 continue
-            except Exception as error:
-                if getattr(error, "code", None) != "not_found":  # another lane was faster
-                    raise
+
+    async def replay(self, core: RelayCore, letter: DeadLetter) -> None:
+        plan = await core.plan_replay(filter=_only(letter))
+        await core.run_replay(plan.id)
 
 
-def _only(message_id: str, endpoint: str) -> Any:
-    from relay_core.deadletters import DeadLetterFilter
-
-    return DeadLetterFilter(ids=(message_id,), endpoint=endpoint)
+def _only(letter: DeadLetter) -> DeadLetterFilter:
+    return DeadLetterFilter(ids=(letter.message_id,), endpoint=letter.endpoint_hash)
 
 
 def arm(job: Job, is_ready: threading.Event) -> None:

@@ -31,7 +31,7 @@ from relay_core.endpoints import read_endpoint_file
 from relay_core.envelope import Envelope, decode_envelope
 from relay_core.maildir import CUR, FAILED, NEW, TMP
 from relay_core.subjects import subject_hash
-from tests.core.crash.child import ALL, EDIT, ENDPOINTS, TRASH, Job, config, payload, sender
+from tests.core.crash.child import ALL, EDIT, ENDPOINTS, TRASH, Job, config, dedupe_id, payload, sender
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -109,7 +109,6 @@ class Ledger:
     log: Path
     durability: Literal["os", "fsync"]
     subjects: dict[int, str] = field(default_factory=dict)
-    dedupe_ids: dict[int, str | None] = field(default_factory=dict)
     tried: set[int] = field(default_factory=set)
     acknowledged: set[int] = field(default_factory=set)
     refused: set[int] = field(default_factory=set)
@@ -122,7 +121,6 @@ class Ledger:
         job = Job(str(self.data_dir), str(self.log), self.next_number, self.durability, **wishes)  # type: ignore[arg-type]
         self.next_number = job.numbers[-1] + 1
         self.subjects.update({number: job.subject(number) for number in job.numbers})
-        self.dedupe_ids.update({number: job.dedupe_id(number) for number in job.numbers})
         return job
 
     def run(
@@ -229,15 +227,13 @@ class Ledger:
             if retry is not None:
                 for number in self._retried(retry):
                     subject = self.subjects[number]
-                    await core.publish(
-                        subject, payload(number), sender=sender(number), dedupe_id=self.dedupe_ids[number]
-                    )
+                    await core.publish(subject, payload(number), sender=sender(number), dedupe_id=dedupe_id(number))
                     self.acknowledged.add(number)
                 await self._compare(core, power_lost)
 
     def _retried(self, retry: random.Random) -> list[int]:
         """Return numbers whose clients ask again: they got no answer, or it was lost on the way."""
-        numbers = [number for number in sorted(self.tried) if self.dedupe_ids[number] is not None]
+        numbers = [number for number in sorted(self.tried) if dedupe_id(number)]
         return retry.sample(numbers, min(len(numbers), 40))
 
     async def _compare(self, core: RelayCore, power_lost: bool) -> None:
@@ -248,7 +244,7 @@ class Ledger:
         assert not [one for one in found if one.state == CUR]
         assert not list(self.data_dir.glob(f"mailboxes/*/{TMP}/*"))
         places = Counter(one.copy for one in found)
-        doubled = [one[:4] for one in found if places[one.copy] > 1]
+        doubled = [(*one[:4], one.envelope.id, one.envelope.replay_of) for one in found if places[one.copy] > 1]
         assert not doubled, f"in two places: {doubled}"
         if not power_lost:
             purged = {Copy(number, TRASH) for number in self.purged}

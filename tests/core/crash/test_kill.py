@@ -25,8 +25,8 @@ KILLED_STEPS = [
     for step in STEPS
     for when in (("before", "during", "after") if step in ("journal", "write") else ("before", "after"))
 ]
-# Many checkpoints. Without dedupe ids: whether an outcome may leave with its segment has a test of its own.
-SMALL_SEGMENTS = {"segment_bytes": 16 * 1024, "dedupe": False}
+SMALL_SEGMENTS = {"segment_bytes": 16 * 1024}
+"""Many checkpoints."""
 TURNS: list[dict[str, object]] = [
     {"nth": 1, "count_from": "ready"},
     {"nth": 2, "count_from": "ready", "subjects": (FLAKY,)},
