@@ -1,7 +1,8 @@
 """RelayCore: the bus as its users see it.
 
 The verbs are here; the parts and their order of starting are in bus.py, the rules of publishing
-in pipeline.py. All of it belongs to the event loop that entered the bus.
+in pipeline.py. All of it belongs to the event loop that entered the bus. The module is long because
+it is one flat list of verbs, each a few lines.
 """
 
 from __future__ import annotations
