@@ -333,12 +333,23 @@ def deny(publication: Publication, recorder: Recorder, reason: str, rule: Access
     )
 
 
-def note_publish(
-    publication: Publication, recorder: Recorder, status: str, result: PublishResult | None = None
-) -> None:
+def note_publish(publication: Publication, recorder: Recorder, status: str, result: PublishResult) -> None:
     """Write down a publish for rate accounting, dedupe and the event log."""
-    budget = publication.budget
-    row = PublishRow(
+    recorder.published(_row(publication, status, result), publication.started)
+
+
+def note_refused(publication: Publication, recorder: Recorder, code: str, reason: str) -> None:
+    """Write down a publish that was refused altogether; a retry of it is a new try."""
+    recorder.index.note(_row(publication, Status.REFUSED, None))
+    delivery = publication.delivery(
+        EVERY_TARGET, TargetKind.NONE, publication.subject, Status.REFUSED, publication.budget
+    )
+    delivery.code, delivery.reason = code, reason
+    recorder.refused(delivery)
+
+
+def _row(publication: Publication, status: str, result: PublishResult | None) -> PublishRow:
+    return PublishRow(
         publication.id,
         publication.subject,
         publication.sender,
@@ -348,33 +359,8 @@ def note_publish(
         publication.parent_id,
         status,
         len(publication.data),
-        budget.hop_count,
-        budget.call_budget_remaining,
+        publication.budget.hop_count,
+        publication.budget.call_budget_remaining,
         publication.dedupe,
         result.to_wire() if result is not None and publication.dedupe is not None else None,
     )
-    recorder.published(row, publication.started)
-
-
-def note_refused(publication: Publication, recorder: Recorder, code: str, reason: str) -> None:
-    """Write down a publish that was refused altogether."""
-    recorder.index.note(
-        PublishRow(
-            publication.id,
-            publication.subject,
-            publication.sender,
-            publication.reply_to,
-            publication.created_ms,
-            publication.trace_id,
-            publication.parent_id,
-            Status.REFUSED,
-            len(publication.data),
-            publication.budget.hop_count,
-            publication.budget.call_budget_remaining,
-        )
-    )
-    delivery = publication.delivery(
-        EVERY_TARGET, TargetKind.NONE, publication.subject, Status.REFUSED, publication.budget
-    )
-    delivery.code, delivery.reason = code, reason
-    recorder.refused(delivery)
