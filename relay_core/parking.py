@@ -12,8 +12,8 @@ from typing import Any
 
 from relay_core.clock import Clock
 from relay_core.commit import Change, Commits, Op
-from relay_core.deadletters import Code, encode_dead_letter
-from relay_core.delivery import Delivery, Status, TargetKind
+from relay_core.deadletters import Code, dead_delivery, decode_dead_letter, encode_dead_letter
+from relay_core.delivery import Status
 from relay_core.ids import is_ulid
 from relay_core.mailbox import BadFile, Item, Mailbox
 from relay_core.maildir import FAILED
@@ -90,7 +90,16 @@ class Parking:
             None, reason=bad.problem, code=Code.MALFORMED, failed_ms=now, endpoint_hash=mailbox.hash
         )
         await self._commit(mailbox, message_id, record)
-        self._recorder.parked(_unreadable(mailbox, message_id, bad.problem, now), dead=True)
+        letter = decode_dead_letter(message_id, record)
+        delivery = dead_delivery(
+            letter,
+            target=mailbox.hash,
+            kind=mailbox.about.kind,
+            target_subject=mailbox.subject,
+            status=Status.FAILED,
+        )
+        delivery.handled_ms = now
+        self._recorder.parked(delivery, dead=True)
 
     async def _commit(
         self,
@@ -114,29 +123,3 @@ class Parking:
         if error is not None:
             logger.error("%s could not be parked (%s): it stays in cur/ for the next start", message_id, error)
         return error
-
-
-def _unreadable(mailbox: Mailbox, message_id: str, problem: str, now: int) -> Delivery:
-    return Delivery(
-        message_id=message_id,
-        target=mailbox.hash,
-        kind=TargetKind.NONE,
-        target_subject=mailbox.subject,
-        subject=mailbox.subject,
-        sender="",
-        trace_id=message_id,
-        parent_id=None,
-        status=Status.FAILED,
-        sent_ms=now,
-        expires_ms=0,
-        hops_before=0,
-        calls_before=0,
-        hops_after=0,
-        calls_after=0,
-        max_hops=0,
-        ancestors=(),
-        size=0,
-        code=Code.MALFORMED,
-        reason=problem,
-        handled_ms=now,
-    )
