@@ -2,51 +2,62 @@
 
 Start at `core.py` (the verbs), then `pipeline.py` (what a publish goes through), `dispatch.py` (how
 messages reach handlers) and `maildir.py`, `journal.py` and `commit.py` (how they last).
+
+Names are imported when they are first asked for: a command that only talks to the supervisor has no
+need of the bus itself.
 """
 
-from relay_core.access import AccessRule
-from relay_core.adapter import Adapter, AdapterContext, AdapterState, AdapterStatus, DeliveryContext, DeliveryResult
-from relay_core.backpressure import check_backpressure
-from relay_core.breaker import CircuitBreakers, CircuitState
-from relay_core.budget import create_default_budget, enforce_budget
-from relay_core.clock import Clock, SystemClock
-from relay_core.config import (
-    BackpressureConfig,
-    BudgetConfig,
-    CircuitBreakerConfig,
-    DispatchConfig,
-    EventsConfig,
-    LimitsConfig,
-    RateLimitConfig,
-    RelayConfig,
-    ReliabilityConfig,
-    RetentionConfig,
-)
-from relay_core.core import RelayCore
-from relay_core.deadletters import DeadLetter, DeadLetterFilter, DeadLetterGroup
-from relay_core.delivery import Span
-from relay_core.endpoints import Endpoint
-from relay_core.envelope import Budget, BudgetOverrides, Envelope
-from relay_core.errors import (
-    AccessDenied,
-    Closed,
-    ConfigError,
-    InvalidPayload,
-    InvalidSubject,
-    NotFound,
-    ProtocolError,
-    RelayError,
-    StorageError,
-    SupervisorUnavailable,
-)
-from relay_core.payload import Attachment, ChannelType, Performative, ResponseContext, StandardPayload
-from relay_core.ratelimit import check_rate_limit, resolve_limit
-from relay_core.replay_plan import ReplayOutcome, ReplayPlan
-from relay_core.results import AdapterResult, PublishResult, Rejection
-from relay_core.signals import Signal, SignalType
-from relay_core.subjects import matches_pattern, validate_subject
-from relay_core.subscriptions import Subscription
-from relay_core.trie import SubjectTrie
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from relay_core.access import AccessRule
+    from relay_core.adapter import Adapter, AdapterContext, AdapterStatus, DeliveryContext, DeliveryResult
+    from relay_core.backpressure import check_backpressure
+    from relay_core.breaker import CircuitBreakers, CircuitState
+    from relay_core.budget import create_default_budget, enforce_budget
+    from relay_core.client import RelayClient
+    from relay_core.clock import Clock, SystemClock
+    from relay_core.config import (
+        BackpressureConfig,
+        BudgetConfig,
+        CircuitBreakerConfig,
+        DispatchConfig,
+        EventsConfig,
+        LimitsConfig,
+        RateLimitConfig,
+        RelayConfig,
+        ReliabilityConfig,
+        RetentionConfig,
+    )
+    from relay_core.core import RelayCore
+    from relay_core.deadletters import DeadLetter, DeadLetterFilter, DeadLetterGroup
+    from relay_core.delivery import Span
+    from relay_core.endpoints import Endpoint
+    from relay_core.envelope import Budget, BudgetOverrides, Envelope
+    from relay_core.errors import (
+        AccessDenied,
+        Closed,
+        ConfigError,
+        InvalidPayload,
+        InvalidSubject,
+        NotFound,
+        ProtocolError,
+        RelayError,
+        StorageError,
+        SupervisorUnavailable,
+    )
+    from relay_core.operations import AdapterState
+    from relay_core.payload import Attachment, ChannelType, Performative, ResponseContext, StandardPayload
+    from relay_core.ratelimit import check_rate_limit, resolve_limit
+    from relay_core.replay_plan import ReplayOutcome, ReplayPlan
+    from relay_core.results import AdapterResult, PublishResult, Rejection
+    from relay_core.signals import Signal, SignalType
+    from relay_core.subjects import matches_pattern, validate_subject
+    from relay_core.subscriptions import Subscription
+    from relay_core.trie import SubjectTrie
 
 __version__ = "0.1.0"
 
@@ -88,6 +99,7 @@ __all__ = [
     "PublishResult",
     "RateLimitConfig",
     "Rejection",
+    "RelayClient",
     "RelayConfig",
     "RelayCore",
     "RelayError",
@@ -113,3 +125,80 @@ __all__ = [
     "resolve_limit",
     "validate_subject",
 ]
+
+_HOME = {
+    "AccessDenied": "errors",
+    "AccessRule": "access",
+    "Adapter": "adapter",
+    "AdapterContext": "adapter",
+    "AdapterResult": "results",
+    "AdapterState": "operations",
+    "AdapterStatus": "adapter",
+    "Attachment": "payload",
+    "BackpressureConfig": "config",
+    "Budget": "envelope",
+    "BudgetConfig": "config",
+    "BudgetOverrides": "envelope",
+    "ChannelType": "payload",
+    "CircuitBreakerConfig": "config",
+    "CircuitBreakers": "breaker",
+    "CircuitState": "breaker",
+    "Clock": "clock",
+    "Closed": "errors",
+    "ConfigError": "errors",
+    "DeadLetter": "deadletters",
+    "DeadLetterFilter": "deadletters",
+    "DeadLetterGroup": "deadletters",
+    "DeliveryContext": "adapter",
+    "DeliveryResult": "adapter",
+    "DispatchConfig": "config",
+    "Endpoint": "endpoints",
+    "Envelope": "envelope",
+    "EventsConfig": "config",
+    "InvalidPayload": "errors",
+    "InvalidSubject": "errors",
+    "LimitsConfig": "config",
+    "NotFound": "errors",
+    "Performative": "payload",
+    "ProtocolError": "errors",
+    "PublishResult": "results",
+    "RateLimitConfig": "config",
+    "Rejection": "results",
+    "RelayClient": "client",
+    "RelayConfig": "config",
+    "RelayCore": "core",
+    "RelayError": "errors",
+    "ReliabilityConfig": "config",
+    "ReplayOutcome": "replay_plan",
+    "ReplayPlan": "replay_plan",
+    "ResponseContext": "payload",
+    "RetentionConfig": "config",
+    "Signal": "signals",
+    "SignalType": "signals",
+    "Span": "delivery",
+    "StandardPayload": "payload",
+    "StorageError": "errors",
+    "SubjectTrie": "trie",
+    "Subscription": "subscriptions",
+    "SupervisorUnavailable": "errors",
+    "SystemClock": "clock",
+    "check_backpressure": "backpressure",
+    "check_rate_limit": "ratelimit",
+    "create_default_budget": "budget",
+    "enforce_budget": "budget",
+    "matches_pattern": "subjects",
+    "resolve_limit": "ratelimit",
+    "validate_subject": "subjects",
+}
+"""Which module each name comes from; a test holds it to `__all__` and to the imports above."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(f"relay_core.{_HOME[name]}"), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOME])

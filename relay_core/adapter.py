@@ -20,23 +20,20 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Protocol
 
 from relay_core.clock import Clock
 from relay_core.dedupe import dedupe_key
 from relay_core.delivery import Delivery
 from relay_core.envelope import BudgetOverrides, Envelope
 from relay_core.errors import Closed
-from relay_core.model import WireModel
+from relay_core.operations import STATE_NAMES, StateName
 from relay_core.publication import Publication
 from relay_core.results import PublishResult
 from relay_core.signals import Signal, SignalHandler, SignalSubscription
 
 if TYPE_CHECKING:
     from relay_core.bus import Bus
-
-StateName = Literal["starting", "connected", "disconnected", "error", "stopping"]
-STATE_NAMES: tuple[str, ...] = get_args(StateName)
 
 DEFAULT_TIMEOUT_SECS = 30.0
 
@@ -76,6 +73,8 @@ class Adapter(Protocol):
 
     - ``detached: bool = False``: a publish does not wait for its answer and counts it once stored.
     - ``priority: int = 0``: of several adapters the one with the highest gets the message first.
+    - ``senders: Sequence[str] = ()``: patterns of the senders that it alone publishes as, beside its own
+      subject ``relay.adapter.{id}``; nobody else may claim one of them while it runs.
     - ``rate: float | None = None``: messages per second; more than that wait, none is refused.
     - ``timeout: float = 30``: seconds one delivery may take, waiting for its turn not counted.
     - ``async def health(self) -> bool``: whether the platform can be reached right now.
@@ -217,25 +216,3 @@ class DeliveryContext:
             parent_id=self.message_id,
             dedupe_id=dedupe_id,
         )
-
-
-class AdapterState(WireModel):
-    """What an operator sees of one adapter."""
-
-    id: str
-    state: StateName
-    """Its own word, or ``error`` while its health probe fails."""
-    detail: str | None = None
-    since: int
-    """Wall time in milliseconds at which this state began."""
-    healthy: bool | None = None
-    """What the last probe found; None if it has none, or has said something newer since."""
-    patterns: tuple[str, ...]
-    priority: int = 0
-    detached: bool = False
-    delivered: int = 0
-    failed: int = 0
-    depth: int = 0
-    """Messages that wait for it."""
-    last_error: str | None = None
-    """Why its last failed delivery failed."""

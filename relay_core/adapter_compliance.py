@@ -19,13 +19,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from relay_core.adapter import Adapter, AdapterContext, AdapterState, AdapterStatus
+from relay_core.adapter import Adapter, AdapterContext, AdapterStatus
 from relay_core.adapter_shape import read_shape
 from relay_core.adapters import private_directory
 from relay_core.config import RelayConfig
 from relay_core.core import RelayCore
 from relay_core.deadletters import Code
 from relay_core.errors import ConfigError
+from relay_core.operations import AdapterState
 from relay_core.subjects import matches_pattern
 
 _SENDER = "relay.compliance.sender"

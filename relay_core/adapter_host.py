@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from relay_core.adapter import Adapter, AdapterContext, AdapterState, AdapterStatus, DeliveryContext, DeliveryResult
+from relay_core.adapter import Adapter, AdapterContext, AdapterStatus, DeliveryContext, DeliveryResult
 from relay_core.adapter_shape import AdapterShape
 from relay_core.clock import Timer, call_later
 from relay_core.deadletters import Code
@@ -24,6 +24,7 @@ from relay_core.dispatch import Consumer
 from relay_core.envelope import Envelope
 from relay_core.events import EventKind
 from relay_core.mailbox import Mailbox
+from relay_core.operations import AdapterState
 from relay_core.publication import Target
 
 if TYPE_CHECKING:
@@ -56,6 +57,9 @@ class Tally:
 
 class AdapterHost:
     """An adapter that was started, and its mailbox."""
+
+    slots = None
+    """It has one mailbox, and so one message in hand."""
 
     def __init__(
         self, bus: Bus, adapter: Adapter, shape: AdapterShape, context: AdapterContext, mailbox: Mailbox
@@ -245,7 +249,7 @@ async def _find_illness(health: Callable[[], Awaitable[bool]]) -> str | None:
             return None if await health() else "the health probe says no"
     except TimeoutError:
         return "the health probe did not answer in time"
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return f"the health probe failed: {type(error).__name__}: {error}"
 
 
@@ -256,7 +260,7 @@ async def stop_adapter(adapter: Adapter, name: str) -> None:
             await adapter.stop()
     except TimeoutError:
         logger.error("adapter %s did not stop within %g s", name, STOP_TIMEOUT_SECS)
-    except Exception:
+    except (Exception, SystemExit):
         logger.exception("adapter %s failed to stop", name)
 
 

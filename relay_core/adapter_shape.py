@@ -21,6 +21,7 @@ class AdapterShape(NamedTuple):
     priority: int
     rate: float | None
     timeout: float
+    senders: tuple[str, ...] = ()
 
     @property
     def subject(self) -> str:
@@ -60,7 +61,11 @@ def read_shape(adapter: Adapter) -> AdapterShape:
     timeout = getattr(adapter, "timeout", DEFAULT_TIMEOUT_SECS)
     if not _is_positive(timeout):
         raise _misshapen(id, "timeout", f"must be seconds, above 0, not {timeout!r}")
-    return AdapterShape(id, _read_patterns(adapter, id), detached, priority, rate, timeout)
+    patterns = _read_patterns(id, "patterns", getattr(adapter, "patterns", None))
+    if not patterns:
+        raise _misshapen(id, "patterns", "must be a list of at least one pattern, not an empty one")
+    senders = _read_patterns(id, "senders", getattr(adapter, "senders", ()))
+    return AdapterShape(id, patterns, detached, priority, rate, timeout, senders)
 
 
 def _read_id(adapter: Adapter) -> str:
@@ -74,15 +79,14 @@ def _read_id(adapter: Adapter) -> str:
     return id
 
 
-def _read_patterns(adapter: Adapter, id: str) -> tuple[str, ...]:
-    patterns: Any = getattr(adapter, "patterns", None)
-    if isinstance(patterns, str) or not isinstance(patterns, Sequence) or not patterns:
-        raise _misshapen(id, "patterns", f"must be a list of at least one pattern, not {patterns!r}")
+def _read_patterns(id: str, part: str, patterns: Any) -> tuple[str, ...]:
+    if isinstance(patterns, str) or not isinstance(patterns, Sequence):
+        raise _misshapen(id, part, f"must be a list of patterns, not {patterns!r}")
     for pattern in patterns:
         try:
             validate_subject(pattern, allow_wildcards=True)
         except InvalidSubject as error:
-            raise _misshapen(id, "patterns", error.message) from error
+            raise _misshapen(id, part, error.message) from error
     return tuple(dict.fromkeys(patterns))
 
 

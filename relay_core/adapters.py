@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from relay_core.adapter import Adapter, AdapterContext, AdapterState
+from relay_core.adapter import Adapter, AdapterContext
 from relay_core.adapter_host import AdapterHost, note_adapter, read_status, stop_adapter
 from relay_core.adapter_shape import AdapterShape, read_shape
 from relay_core.delivery import TargetKind
@@ -29,7 +29,9 @@ from relay_core.errors import Closed, ConfigError, NotFound, RelayError
 from relay_core.files import storage_error
 from relay_core.mailbox import Mailbox
 from relay_core.notices import Notices
+from relay_core.operations import AdapterState
 from relay_core.publication import Target
+from relay_core.subjects import ADAPTER_PREFIX
 from relay_core.trie import SubjectTrie
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ class Adapters:
         self._hosts: dict[str, AdapterHost] = {}
         self._by_mailbox: dict[str, AdapterHost] = {}
         self._patterns: SubjectTrie[AdapterHost] = SubjectTrie()
+        self._senders: SubjectTrie[AdapterHost] = SubjectTrie()
         self._changing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         """One change of an adapter at a time, by id."""
         self._closed = False
@@ -74,6 +77,18 @@ class Adapters:
         """Return the adapter that handles a mailbox's next message, if it can take one, and its timeout."""
         host = self._by_mailbox.get(mailbox.hash)
         return host.consumers() if host is not None else ((), 0.0)
+
+    def owner_of_sender(self, sender: str) -> str | None:
+        """Return the id of the adapter that alone publishes as a sender, if one does.
+
+        What lies below ``relay.adapter.{id}`` is that adapter's, whether or not it runs.
+        """
+        if sender.startswith(ADAPTER_PREFIX):
+            return sender.removeprefix(ADAPTER_PREFIX).partition(".")[0]
+        if not self._senders:
+            return None
+        owners = self._senders.match(sender)
+        return min(owners, key=_by_priority).name if owners else None
 
     async def add(self, adapter: Adapter, *, start_timeout: float = START_TIMEOUT_SECS) -> AdapterState:
         """Start an adapter and give it its messages, those that wait already first.
@@ -175,12 +190,16 @@ class Adapters:
         self._by_mailbox[host.mailbox.hash] = host
         for pattern in host.shape.patterns:
             self._patterns.add(pattern, host)
+        for pattern in host.shape.senders:
+            self._senders.add(pattern, host)
         host.offer()
         self._notices.flush()
 
     def _forget_patterns(self, host: AdapterHost) -> None:
         for pattern in host.shape.patterns:
             self._patterns.remove(pattern, host)
+        for pattern in host.shape.senders:
+            self._senders.remove(pattern, host)
 
     def _host(self, adapter_id: str) -> AdapterHost:
         host = self._hosts.get(adapter_id)

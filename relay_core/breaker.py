@@ -65,10 +65,10 @@ class BreakerState(WireModel):
     key: str
     state: CircuitState
     consecutive_failures: int
-    opened_at: int | None
+    opened_at: int | None = None
     """Wall time in milliseconds at which it last opened; None while CLOSED."""
     half_open_successes: int
-    retry_in_ms: int | None
+    retry_in_ms: int | None = None
     """Time until a probe may pass; None while forced open."""
     forced: bool
     transitions: tuple[Transition, ...]

@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from typing import Any
 
 import orjson
 
@@ -26,7 +27,7 @@ from relay_core.config import RelayConfig, load_config
 from relay_core.datadir import DataDir
 from relay_core.deadletter_store import DeadLetterStore
 from relay_core.deadletters import Code
-from relay_core.dedupe import Dedupe
+from relay_core.dedupe import Dedupe, Outcome
 from relay_core.deliver import Deliver
 from relay_core.delivery import TargetKind
 from relay_core.dispatch import Consumer, Dispatch
@@ -54,7 +55,7 @@ from relay_core.pipeline import (
     Stage,
     Stamp,
     Validate,
-    run_pipeline,
+    begin_pipeline,
 )
 from relay_core.publication import Publication
 from relay_core.ratelimit import RateLimiter
@@ -96,6 +97,8 @@ class Bus:
         self.access = AccessControl(data_dir.access_rules)
         self.limiter = RateLimiter(config.reliability.rate_limit, clock)
         self.breakers = CircuitBreakers(config.reliability.circuit_breaker, clock, self._breaker_moved)
+        self.on_reload: Callable[[], None] | None = None
+        """Told when the operator's files have been read again."""
         self._consumers: dict[str, tuple[int, Sequence[Consumer]]] = {}
         self.opening = asyncio.Lock()
         """Held while a mailbox is made or removed."""
@@ -135,6 +138,8 @@ class Bus:
     def _assemble(self) -> None:
         config, clock = self.config, self.clock
         read_limit = config.limits.max_payload_bytes + _ENVELOPE_ROOM
+        self.durability = config.durability
+        """What is promised until the next start, whatever config.json says meanwhile."""
         sync = config.durability == "fsync"
         self.mailboxes = Mailboxes(self.data_dir.mailboxes, read_limit=read_limit, sync=sync)
         self.reindexer = Reindexer(self.data_dir.mailboxes, limit=read_limit + _ENVELOPE_ROOM)
@@ -186,14 +191,29 @@ class Bus:
             Settle(graves, self.parking, self.recorder),
         ]
 
-    def publish(self, publication: Publication) -> Awaitable[PublishResult]:
-        """Take a publication through the pipeline, once per dedupe id."""
-        if publication.dedupe is None:
-            return run_pipeline(self.stages, publication)
-        return self.dedupe.once(publication.dedupe, partial(self._publish_once, publication))
+    def begin(self, publication: Publication) -> PublishResult | Coroutine[Any, Any, PublishResult]:
+        """Take a publication through the pipeline, once per dedupe id.
 
-    async def _publish_once(self, publication: Publication) -> tuple[PublishResult, bool]:
-        return await run_pipeline(self.stages, publication), publication.lasting
+        Returns the result if nothing had to be waited for, else the rest of the way, which must be awaited.
+        """
+        if publication.dedupe is None:
+            return begin_pipeline(self.stages, publication)
+        return self.dedupe.once(publication.dedupe, partial(self._begin_once, publication))
+
+    async def publish(self, publication: Publication) -> PublishResult:
+        """Take a publication through the pipeline, once per dedupe id."""
+        outcome = self.begin(publication)
+        return outcome if isinstance(outcome, PublishResult) else await outcome
+
+    def _begin_once(self, publication: Publication) -> Outcome | Coroutine[Any, Any, Outcome]:
+        outcome = begin_pipeline(self.stages, publication)
+        if isinstance(outcome, PublishResult):
+            return outcome, publication.lasting
+        return self._go_on_once(outcome, publication)
+
+    @staticmethod
+    async def _go_on_once(rest: Coroutine[Any, Any, PublishResult], publication: Publication) -> Outcome:
+        return await rest, publication.lasting
 
     def _load(self) -> tuple[Recovered, list[tuple[Mailbox, list[BadFile]]]]:
         """Do what a start must read from disk, off the loop."""
@@ -278,7 +298,7 @@ class Bus:
             return known
         async with self.opening:
             now = iso(self.clock.now_ms())
-            if self.config.durability == "fsync":
+            if self.durability == "fsync":
                 prepared = await asyncio.to_thread(self.mailboxes.prepare, subject, kind, now, registered=registered)
                 mailbox = self.mailboxes.adopt(*prepared)
             else:
@@ -320,6 +340,8 @@ class Bus:
             else:
                 self.config_problem = None
                 self._apply_config()
+        if self.on_reload is not None:
+            self.on_reload()
 
     def _apply_config(self) -> None:
         self.limiter.update_config(self.config.reliability.rate_limit)

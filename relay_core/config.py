@@ -31,7 +31,6 @@ class Section(BaseModel):
         populate_by_name=True,
         frozen=True,
         extra="forbid",
-        use_attribute_docstrings=True,
     )
 
     @model_validator(mode="before")
@@ -141,6 +140,79 @@ class EventsConfig(Section):
     """Size at which a segment is closed before its hour is over."""
 
 
+class AuthConfig(Section):
+    """Who may do what on the socket."""
+
+    require_tokens: bool = False
+    """Whether a connection without a token is refused; the operator's own is in the data directory."""
+
+
+class JobConfig(Section):
+    """A job that runs again and again."""
+
+    enabled: bool = True
+    """Whether it runs by itself; by hand it always can."""
+    every_secs: Positive = 3600
+    """Seconds from one run to the next."""
+
+
+class NightlyConfig(Section):
+    """A job that runs once a day in a process of its own."""
+
+    enabled: bool = True
+    """Whether it runs by itself; by hand it always can."""
+    at: Annotated[str, Field(pattern=r"^([01]\d|2[0-3]):[0-5]\d$")] = "02:15"
+    """Time of day, in UTC."""
+    timeout_secs: Positive = 7200
+    """Time after which it is killed, with every process it has started."""
+    command: tuple[str, ...] | None = None
+    """What to run instead of our own `python -m spark`; it gets RELAY_DATA_DIR in its environment."""
+
+
+class JobsConfig(Section):
+    """The supervisor's scheduled upkeep."""
+
+    expire: JobConfig = JobConfig(every_secs=60)
+    """Make dead letters of messages whose TTL has passed."""
+    purge: JobConfig = JobConfig()
+    """Remove dead letters that are older than they are kept."""
+    unread: JobConfig = JobConfig()
+    """Make dead letters of messages that nobody has read for too long."""
+    retention: JobConfig = JobConfig(every_secs=86_400)
+    """Forget old traces and events, and tidy up what nobody uses."""
+    index: JobConfig = JobConfig(every_secs=600)
+    """Bring the index in line with the Maildir and write its log back."""
+    metrics: NightlyConfig = NightlyConfig()
+    """Have Spark make the nightly report."""
+
+
+class LogsConfig(Section):
+    """What the supervisor says of itself, on stderr."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least important lines that are written."""
+    format: Literal["auto", "human", "json"] = "auto"
+    """Lines for people or for programs; auto means people if stderr is a terminal."""
+
+
+class PrometheusConfig(Section):
+    """Metrics for Prometheus; needs the extra `prometheus`."""
+
+    enabled: bool = False
+    """Whether they are served."""
+    port: Annotated[int, Field(ge=0, le=65535)] = 9464
+    """Port on 127.0.0.1; 0 lets the system choose."""
+
+
+class TelemetryConfig(Section):
+    """Spans for OpenTelemetry; needs the extra `telemetry`."""
+
+    enabled: bool = False
+    """Whether spans are exported."""
+    endpoint: str = "http://127.0.0.1:4318/v1/traces"
+    """Where an OTLP collector listens for traces over HTTP."""
+
+
 class RelayConfig(Section):
     """Everything an operator can set, as config.json holds it."""
 
@@ -152,6 +224,11 @@ class RelayConfig(Section):
     dispatch: DispatchConfig = DispatchConfig()
     retention: RetentionConfig = RetentionConfig()
     events: EventsConfig = EventsConfig()
+    auth: AuthConfig = AuthConfig()
+    jobs: JobsConfig = JobsConfig()
+    logs: LogsConfig = LogsConfig()
+    prometheus: PrometheusConfig = PrometheusConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
 
 
 def merge_config(base: RelayConfig, overlay: dict[str, Any], *, path: str | None = None) -> RelayConfig:
@@ -160,7 +237,7 @@ def merge_config(base: RelayConfig, overlay: dict[str, Any], *, path: str | None
     Raises:
         ConfigError: with the key at fault and, for an unknown key, the nearest known one.
     """
-    merged = _deep_merge(base.model_dump(by_alias=True, exclude_unset=True), overlay)
+    merged = _deep_merge(base.model_dump(by_alias=True), overlay)
     try:
         return RelayConfig.model_validate(merged)
     except ValidationError as error:

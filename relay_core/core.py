@@ -15,7 +15,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
-from relay_core.adapter import Adapter, AdapterState
+from relay_core.adapter import Adapter
 from relay_core.adapters import DRAIN_TIMEOUT_SECS
 from relay_core.breaker import CircuitState
 from relay_core.bus import Bus
@@ -34,6 +34,7 @@ from relay_core.mailbox import BadFile, Item, Mailbox
 from relay_core.maildir import NEW
 from relay_core.maintenance import Maintenance
 from relay_core.metrics import MetricsSnapshot
+from relay_core.operations import AdapterState
 from relay_core.publication import Publication
 from relay_core.ratelimit import SenderUsage
 from relay_core.replay import Replays
@@ -179,14 +180,16 @@ class RelayCore:
             await asyncio.sleep(0)
         return await bus.publish(publication)
 
-    async def subscribe(self, pattern: str, handler: Handler) -> Subscription:
+    async def subscribe(self, pattern: str, handler: Handler, *, max_in_flight: int | None = None) -> Subscription:
         """Handle the messages of a subject or a pattern, those that wait already first.
+
+        Each mailbox has one message in the handler's hands at a time; `max_in_flight` bounds them over all mailboxes.
 
         Raises:
             InvalidSubject: if the pattern breaks the naming rules.
         """
         bus = self.bus
-        subscription = bus.subscriptions.add(bus.new_id(), pattern, iso(bus.clock.now_ms()), handler)
+        subscription = bus.subscriptions.add(bus.new_id(), pattern, iso(bus.clock.now_ms()), handler, max_in_flight)
         subscription.on_change = self._listen
         self._listen(subscription)
         return subscription
@@ -245,14 +248,14 @@ class RelayCore:
 
     # Pull consumers
 
-    async def inbox(self, subject: str, limit: int = 50) -> list[Envelope]:
-        """Look at the oldest waiting messages without taking them.
+    async def inbox(self, subject: str, limit: int = 50, *, room: int | None = None) -> list[Envelope]:
+        """Look at the oldest waiting messages without taking them; at most `room` bytes of them, but one at least.
 
         Raises:
             NotFound: if the subject has no mailbox.
         """
         mailbox = self._mailbox(subject)
-        found = await asyncio.to_thread(self._peek, mailbox, mailbox.waiting(limit))
+        found = await asyncio.to_thread(self._peek, mailbox, mailbox.waiting(limit), room)
         envelopes = []
         for one in found:
             if isinstance(one, BadFile):
@@ -449,13 +452,19 @@ class RelayCore:
         return item
 
     @staticmethod
-    def _peek(mailbox: Mailbox, message_ids: list[str]) -> list[Item | BadFile]:
-        found = []
+    def _peek(mailbox: Mailbox, message_ids: list[str], room: int | None) -> list[Item | BadFile]:
+        found: list[Item | BadFile] = []
+        size = 0
         for message_id in message_ids:
             try:
-                found.append(mailbox.read(NEW, message_id))
+                one = mailbox.read(NEW, message_id)
             except FileNotFoundError:
                 continue  # claimed meanwhile
+            if isinstance(one, Item):
+                size += len(one.data)
+                if room is not None and found and size > room:
+                    break
+            found.append(one)
         return found
 
     def _target(self, target: str) -> str:

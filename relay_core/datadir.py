@@ -5,22 +5,19 @@ from __future__ import annotations
 import os
 import stat
 from contextlib import suppress
-from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from relay_core.errors import StorageError
 from relay_core.files import fsync_directory, storage_error
-
-DEFAULT = Path("~/.dork/relay")
+from relay_core.places import data_path
 
 
 class DataDir:
     """Where a bus keeps everything, and the lock on it."""
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
-        chosen = path or os.environ.get("RELAY_DATA_DIR") or DEFAULT
-        self.path = Path(chosen).expanduser().absolute()
+        self.path = data_path(path)
         self.config = self.path / "config.json"
         self.access_rules = self.path / "access-rules.json"
         self.adapters = self.path / "adapters.json"

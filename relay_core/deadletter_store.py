@@ -10,6 +10,8 @@ import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
+import orjson
+
 from relay_core.clock import Clock, parse_iso
 from relay_core.commit import Commits
 from relay_core.deadletters import (
@@ -67,6 +69,53 @@ class DeadLetterStore:
         return await self._index.run(
             lambda db: dead_letter_page(db, code=code, target=target, after=after, limit=limit)
         )
+
+    async def browse(
+        self,
+        filter: DeadLetterFilter | None = None,
+        *,
+        after: str | None = None,
+        limit: int = 100,
+        room: int,
+        oldest_first: bool = False,
+    ) -> tuple[list[DeadLetter], int, str | None]:
+        """Return whole dead letters after a cursor, at most `room` bytes but at least one, newest first.
+
+        With them come the number of all, and the cursor of what follows, if anything does.
+        """
+        if oldest_first or (filter is not None and not filter.is_indexed):
+            letters = await self.all(filter=filter)
+            total = len(letters)
+            keys = [f"{letter.message_id}/{letter.endpoint_hash}" for letter in letters]
+            if not oldest_first:
+                letters, keys = letters[::-1], keys[::-1]
+            if after is not None:
+                beyond = [at for at, key in enumerate(keys) if (key > after if oldest_first else key < after)]
+                letters = letters[beyond[0] :] if beyond else []
+            more = len(letters) > limit
+            letters = letters[:limit]
+        else:
+            filter = filter or DeadLetterFilter()
+            page, total = await self.page(code=filter.code, endpoint=filter.endpoint, after=after, limit=limit + 1)
+            more = len(page) > limit
+            letters = await asyncio.to_thread(self._read_page, page[:limit])
+        size = 0
+        for position, letter in enumerate(letters):
+            size += len(orjson.dumps(letter.to_wire()))
+            if position and size > room:
+                letters, more = letters[:position], True
+                break
+        cursor = f"{letters[-1].message_id}/{letters[-1].endpoint_hash}" if more and letters else None
+        return letters, total, cursor
+
+    def _read_page(self, page: list[DeadLetterSummary]) -> list[DeadLetter]:
+        letters = []
+        for summary in page:
+            mailbox = self._mailboxes.get(summary.endpoint_hash)
+            letter = self._read(mailbox, summary.message_id) if mailbox is not None else None
+            if letter is not None:  # else it was replayed or purged meanwhile
+                letters.append(letter)
+        return letters
 
     async def groups(self) -> list[DeadLetterGroup]:
         """Return the dead letters by code and target, largest group first."""

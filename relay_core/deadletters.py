@@ -89,6 +89,12 @@ class DeadLetterFilter(WireModel):
     exclude: bool = False
     """Turn the filter round: everything that does not match."""
 
+    @property
+    def is_indexed(self) -> bool:
+        """Whether the index can answer: by code, and by one endpoint, and by nothing else."""
+        others = self.model_dump(exclude={"code", "endpoint", "exclude"}, exclude_none=True)
+        return not others and not self.exclude and not (self.endpoint is not None and is_pattern(self.endpoint))
+
     def accepts(self, letter: DeadLetter, endpoint_subject: str, failed_ms: int) -> bool:
         """Tell whether a dead letter is meant."""
         return self._matches(letter, endpoint_subject, failed_ms) != self.exclude

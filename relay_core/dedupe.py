@@ -11,9 +11,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeAlias
 
 from relay_core.results import PublishResult
+
+Outcome: TypeAlias = tuple[PublishResult, bool]
+"""What a publish came to, and whether it left anything on disk."""
 
 
 def dedupe_key(sender: str, dedupe_id: str) -> str:
@@ -41,18 +45,38 @@ class Dedupe:
         while len(self._outcomes) > self._limit:
             self._outcomes.popitem(last=False)
 
-    async def once(self, key: str, publish: Callable[[], Awaitable[tuple[PublishResult, bool]]]) -> PublishResult:
+    def once(
+        self, key: str, begin: Callable[[], Outcome | Coroutine[Any, Any, Outcome]]
+    ) -> PublishResult | Coroutine[Any, Any, PublishResult]:
         """Return the remembered outcome, or publish; it is remembered if it left anything on disk."""
-        while (under_way := self._under_way.get(key)) is not None:
-            await asyncio.shield(under_way)
+        if key in self._under_way:
+            return self._after(key, begin)
         if (known := self._outcomes.get(key)) is not None:
             return known
+        outcome = begin()
+        if isinstance(outcome, tuple):
+            return self._ended(key, outcome)
+        # Marked at once, not when somebody gets round to awaiting the rest.
         done = self._under_way[key] = asyncio.get_running_loop().create_future()
+        return self._finish(key, outcome, done)
+
+    async def _after(self, key: str, begin: Callable[[], Outcome | Coroutine[Any, Any, Outcome]]) -> PublishResult:
+        while (under_way := self._under_way.get(key)) is not None:
+            await asyncio.shield(under_way)
+        outcome = self.once(key, begin)
+        return outcome if isinstance(outcome, PublishResult) else await outcome
+
+    async def _finish(
+        self, key: str, outcome: Coroutine[Any, Any, Outcome], done: asyncio.Future[None]
+    ) -> PublishResult:
         try:
-            result, lasting = await publish()
-            if lasting:
-                self.remember(key, result)
-            return result
+            return self._ended(key, await outcome)
         finally:
             del self._under_way[key]
             done.set_result(None)
+
+    def _ended(self, key: str, outcome: Outcome) -> PublishResult:
+        result, lasting = outcome
+        if lasting:
+            self.remember(key, result)
+        return result

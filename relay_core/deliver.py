@@ -29,6 +29,7 @@ from relay_core.events import EventKind
 from relay_core.fanout import Fanout
 from relay_core.files import is_full, storage_error
 from relay_core.mailbox import Mailbox
+from relay_core.model import trusted
 from relay_core.publication import Publication, Settings, Target
 from relay_core.recorder import Recorder
 from relay_core.results import AdapterResult, PublishResult, Reason
@@ -193,7 +194,16 @@ class _Store(Change):
         self._publication = publication
         if publication.dedupe is not None:
             takers = sum(copy.target.weight for copy in copies)
-            self._planned = PublishResult(message_id=publication.id, delivered_to=takers)
+            self._planned = trusted(
+                PublishResult,
+                {
+                    "message_id": publication.id,
+                    "delivered_to": takers,
+                    "rejected": None,
+                    "mailbox_pressure": None,
+                    "adapter_results": None,
+                },
+            )
             self.dedupe = publication.dedupe
             self.result = self._planned.to_wire()
         if publication.replaces is not None:

@@ -7,7 +7,9 @@
 3. All handlers failed → ``failed/``. Some failed → completed, status `partial`, every outcome kept.
 4. The breaker learns exactly one outcome per delivery, after the handlers. While it is open the
    mail waits; after the cooldown the head of the line is the probe.
-5. At most once: a message is claimed before a handler sees it, and never goes back by itself.
+5. A consumer that takes only so many at a time is waited for before the claim, mailbox after mailbox in turn:
+   what waits in ``new/`` costs nothing of a timeout, and nobody thinks that it was begun.
+6. At most once: a message is claimed before a handler sees it, and never goes back by itself.
 """
 
 from __future__ import annotations
@@ -43,6 +45,11 @@ class Consumer(Protocol):
     @property
     def name(self) -> str:
         """Return what an outcome is listed under."""
+        ...
+
+    @property
+    def slots(self) -> asyncio.Semaphore | None:
+        """Return what bounds its messages in hand over all mailboxes, if anything does."""
         ...
 
     def deliver(self, envelope: Envelope) -> Coroutine[Any, Any, None]:
@@ -134,6 +141,11 @@ class Dispatch:
         if not self._running:
             self._idle.set()
 
+    async def take_slots(self, slots: list[asyncio.Semaphore]) -> None:
+        """Wait for a turn with every consumer that has but so many; they are given in the order they are asked for."""
+        for slot in sorted(slots, key=id):  # in one order for all, so that no two wait for each other
+            await slot.acquire()
+
     async def idle(self) -> None:
         """Return when no dispatcher has anything left to do."""
         while self._running:
@@ -166,22 +178,38 @@ class _Dispatcher:
                     while self._take_permit():
                         bus.breakers.release(mailbox.hash)
                     break
-                held = mailbox.fresh.get(head)
-                probe = held is not None and held.probe
-                if not probe:
-                    verdict = bus.breakers.check(mailbox.hash)
-                    probe = verdict.state is CircuitState.HALF_OPEN
-                    if not verdict.allowed and not (probe and self._take_permit()):
-                        bus.wait(mailbox)
+                slots = [one.slots for one in consumers if one.slots is not None]
+                if slots:
+                    await bus.take_slots(slots)
+                try:
+                    if slots and (bus.closing or bus.consumers(mailbox)[0] != consumers or mailbox.head() != head):
+                        continue  # things have changed while it waited for its turn
+                    if not await self._one(head, consumers, timeout):
                         break
-                if not await self._next(consumers, timeout, probe):
-                    bus.retry(mailbox)
-                    break
+                finally:
+                    for slot in slots:
+                        slot.release()
                 handled += 1
                 if handled % _YIELD_EVERY == 0:
                     await asyncio.sleep(0)
         finally:
             bus.ended(mailbox)
+
+    async def _one(self, head: str, consumers: Sequence[Consumer], timeout: float) -> bool:
+        """See the oldest message through, if the breaker and the disk let it; return whether to go on."""
+        bus, mailbox = self._bus, self._mailbox
+        held = mailbox.fresh.get(head)
+        probe = held is not None and held.probe
+        if not probe:
+            verdict = bus.breakers.check(mailbox.hash)
+            probe = verdict.state is CircuitState.HALF_OPEN
+            if not verdict.allowed and not (probe and self._take_permit()):
+                bus.wait(mailbox)
+                return False
+        if not await self._next(consumers, timeout, probe):
+            bus.retry(mailbox)
+            return False
+        return True
 
     def _take_permit(self) -> bool:
         """Take a half-open breaker's permit from a message further back, if one has it."""
@@ -294,8 +322,8 @@ async def _call(consumer: Consumer, envelope: Envelope, timeout: float) -> tuple
             return Code.TIMEOUT, f"{consumer.name}: no answer within {timeout:g} s"
         return Code.HANDLER_FAILED, f"{consumer.name}: {_describe(error)}"
     except Exception as error:
-        code = getattr(error, "dead_letter_code", Code.HANDLER_FAILED)
-        return code, f"{consumer.name}: {_describe(error)}"
+        own_code = getattr(error, "dead_letter_code", None)  # then its text is meant for operators
+        return own_code or Code.HANDLER_FAILED, f"{consumer.name}: {error if own_code else _describe(error)}"
     return None
 
 

@@ -7,7 +7,6 @@ or of a subject that never was one (its dead letters, or mail for a subscription
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
@@ -32,8 +31,7 @@ class EndpointFile(WireModel):
     kind: str = TargetKind.ENDPOINT
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(WireModel):
     """A registered subject and where its mail lies."""
 
     subject: str

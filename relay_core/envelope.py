@@ -9,7 +9,14 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import orjson
-from pydantic import Field, ValidationError, ValidationInfo, field_validator
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+)
 
 from relay_core.clock import parse_iso
 from relay_core.errors import InvalidSubject
@@ -87,12 +94,13 @@ class Envelope(WireModel):
         parse_iso(value)
         return value
 
-    def to_wire(self) -> dict[str, Any]:
-        """Return plain JSON data; a payload of null stays, other empty parts are left out."""
-        wire = super().to_wire()
+    @model_serializer(mode="wrap")
+    def _keep_payload(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Keep a payload of null, also within another model; other empty parts are left out."""
+        wire: dict[str, Any] = write(self)
         wire["payload"] = self.payload
         if not self.replays:
-            del wire["replays"]
+            wire.pop("replays", None)
         return wire
 
 

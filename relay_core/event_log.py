@@ -27,6 +27,7 @@ import errno
 import logging
 import os
 import shutil
+from collections import deque
 from concurrent.futures import Future
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -37,7 +38,7 @@ from typing import Any, Self
 from relay_core.batches import BatchThread
 from relay_core.clock import Clock
 from relay_core.config import EventsConfig
-from relay_core.events import EVENT_FIELDS, EventKind, EventRow, EventSource, format_events, wire_event
+from relay_core.events import EVENT_FIELDS, RECENT, EventKind, EventRow, EventSource, format_events, wire_event
 from relay_core.model import WireModel
 
 MAX_WAITING = 100_000
@@ -76,6 +77,10 @@ class EventLog:
         )
         self.emit_row = self._thread.put
         """Log an event that is a row, or will be one when it is written; costs an append."""
+        self.recent: deque[EventRow] = deque(maxlen=RECENT)
+        """The newest events that are not about everyday traffic, for whoever looks on."""
+        self.noted = 0
+        """How many of them there have been."""
 
     async def __aenter__(self) -> Self:
         self.start()
@@ -114,6 +119,8 @@ class EventLog:
             kind,
             *[fields.get(name) for name in _OPTIONAL],
         )
+        self.recent.append(row)
+        self.noted += 1
         self.emit_row(row)
 
     def barrier(self) -> Future[None]:

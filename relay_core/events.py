@@ -23,6 +23,8 @@ from relay_core.model import WireModel
 
 EVENT_SCHEMA_VERSION = 1
 MAX_DETAIL = 500
+RECENT = 200
+"""The newest events that are kept at hand for whoever looks on."""
 
 
 class EventKind(StrEnum):

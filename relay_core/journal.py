@@ -31,6 +31,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from mmap import mmap
 from pathlib import Path
 from typing import Any, Literal
 from zlib import crc32
@@ -66,6 +67,7 @@ class Journal:
         self._lock = threading.Lock()
         self._sequence = 0
         self._fd = -1
+        self._map: mmap | None = None
         self._closed = False
         self._offset = 0
         self._filled = 0
@@ -104,14 +106,21 @@ class Journal:
             data = b"".join([b"%08x %s\n" % (crc32(line, seed), line) for line in lines])
             try:
                 self._fill_ahead(self._offset + len(data))
-                written = 0
-                while written < len(data):
-                    written += os.pwrite(self._fd, data[written:] if written else data, self._offset + written)
+                self._put(data)
             except OSError:
                 os.ftruncate(self._fd, self._offset)
                 self._filled = self._offset
                 raise
             self._offset += len(data)
+
+    def _put(self, data: bytes) -> None:
+        end = self._offset + len(data)
+        if self._map is not None and end <= len(self._map):
+            self._map[self._offset : end] = data
+            return
+        written = 0
+        while written < len(data):
+            written += os.pwrite(self._fd, data[written:] if written else data, self._offset + written)
 
     def sync(self) -> None:
         """Make every appended line last.
@@ -167,8 +176,24 @@ class Journal:
             raise
         self._fd = fd
         self._offset = self._filled = 0
+        if self.durability == "os":
+            self._map = self._mapped(fd)
+
+    def _mapped(self, fd: int) -> mmap | None:
+        """Return the segment as memory: what is not synced need not be a system call, and outlives a kill as well.
+
+        Only what `_fill_ahead` has written is ever touched, so a full disk is an error there and no signal here.
+        """
+        try:
+            os.ftruncate(fd, self._segment_bytes)
+            return mmap(fd, self._segment_bytes)
+        except (OSError, ValueError):
+            return None
 
     def _leave_segment(self) -> None:
+        if self._map is not None:
+            self._map.close()
+            self._map = None
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -143,7 +143,12 @@ class Mailbox:
 
     def endpoint(self) -> Endpoint:
         """Return the mailbox as the endpoint that users see."""
-        return Endpoint(self.subject, self.hash, self.maildir.path, self.about.registered_at)
+        return Endpoint(
+            subject=self.subject,
+            hash=self.hash,
+            maildir_path=self.maildir.path,
+            registered_at=self.about.registered_at,
+        )
 
     def scan(self) -> list[BadFile]:
         """Learn what is in the directories; return the files that are no messages. Blocks."""

@@ -1,15 +1,16 @@
-"""Failure notices: nobody waits for ever on the `reply_to` of a message that an adapter could not deliver.
+"""Failure notices: nobody waits for ever on the `reply_to` of a message that was taken and then not handled.
 
-1. When an adapter's copy of a message with a `reply_to` is parked, for whatever reason, a
-   `StandardPayload` with the performative ``failure`` goes to that subject, from ``relay.adapter.{id}``,
-   with the message as its parent. Its `platform_data` says which message, why (code), and whether
+1. When a target's copy of a message with a `reply_to` is parked, for whatever reason, a `StandardPayload` with the
+   performative ``failure`` goes to that subject, from ``relay.adapter.{id}`` if it was an adapter's, else from
+   ``relay.system.bus``, with the message as its parent. Its `platform_data` says which message, why (code), and whether
    other targets took it (partial).
 2. One notice per message: none for a failure notice, and none when a replay fails again. It is the
    bus that sends it, so it may also go to the adapter that failed: to another chat or agent there.
 3. A notice must arrive where the message itself could not go on: the access rules hold, but neither
    the rate limit nor the budget gate. What follows from it has the message's hops and ancestors.
-4. What a crash interrupted is parked before anybody listens. Its notices wait until the subject they
-   go to has a taker: an endpoint at once, an adapter when it is added.
+4. Where there is nobody to take it, nobody waits, and no notice is sent. What a crash interrupted is parked before
+   anybody listens; its notices wait until the subject they go to has a taker: an endpoint at once, an adapter when
+   it is added.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from relay_core.bus import Bus
 
 logger = logging.getLogger(__name__)
+
+BUS_SENDER = "relay.system.bus"
+"""Whom the bus itself speaks as."""
 
 
 class Notices:
@@ -54,15 +58,15 @@ class Notices:
 
     def _parked(self, item: Item, partial: bool) -> None:
         envelope = item.envelope
-        if item.delivery.kind != TargetKind.ADAPTER or envelope.reply_to is None:
-            return
+        if item.delivery.kind == TargetKind.NONE or envelope.reply_to is None:
+            return  # what nobody took, its publisher knows already
         if envelope.replays or _is_failure(envelope.payload):
             return
         notice = self._write(item, envelope.reply_to, partial)
-        if self._open:
-            self._send(notice)
-        else:
+        if not self._open:
             self._waiting.append(notice)
+        elif self._has_taker(notice):
+            self._send(notice)
 
     def _write(self, item: Item, reply_to: str, partial: bool) -> Publication:
         bus, envelope, delivery = self._bus, item.envelope, item.delivery
@@ -74,7 +78,8 @@ class Notices:
             correlation_id=_text(asked.get("correlationId")) or envelope.id,
             platform_data={"messageId": envelope.id, "code": delivery.code, "partial": partial},
         )
-        notice = Publication(reply_to, payload, delivery.target_subject)
+        sender = delivery.target_subject if delivery.kind == TargetKind.ADAPTER else BUS_SENDER
+        notice = Publication(reply_to, payload, sender)
         notice.data = encode_payload(payload, limit=bus.config.limits.max_payload_bytes)
         notice.created_ms = now = bus.clock.now_ms()
         notice.id = bus.new_id(now)

@@ -24,7 +24,8 @@ settles the result ends the run.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any
 
 from relay_core.access import AccessControl, AccessRule
 from relay_core.budget import clamp_budget, refuse_budget
@@ -57,15 +58,28 @@ Stage = Callable[[Publication], Awaitable[None] | None]
 OpenMailbox = Callable[[str, str], Awaitable[Mailbox]]
 
 
-async def run_pipeline(stages: Sequence[Stage], publication: Publication) -> PublishResult:
-    """Take a publication through the stages."""
-    for stage in stages:
+def begin_pipeline(
+    stages: Sequence[Stage], publication: Publication
+) -> PublishResult | Coroutine[Any, Any, PublishResult]:
+    """Take a publication through the stages as far as nothing waits; return the result, or the rest of the way."""
+    for position, stage in enumerate(stages, 1):
         pending = stage(publication)
         if pending is not None:
-            await pending
+            return _go_on(pending, stages[position:], publication)
         if publication.result is not None:
             return publication.result
     raise AssertionError("the last stage settles")
+
+
+async def run_pipeline(stages: Sequence[Stage], publication: Publication) -> PublishResult:
+    """Take a publication through the stages."""
+    outcome = begin_pipeline(stages, publication)
+    return outcome if isinstance(outcome, PublishResult) else await outcome
+
+
+async def _go_on(pending: Awaitable[None], rest: Sequence[Stage], publication: Publication) -> PublishResult:
+    await pending
+    return publication.result or await run_pipeline(rest, publication)
 
 
 class Validate:

@@ -6,6 +6,7 @@ publish: rows and events go to background threads, counters are plain integers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from relay_core.clock import Clock
@@ -23,6 +24,8 @@ class Recorder:
         self.index = index
         self.metrics = metrics
         self.events = events
+        self.on_ended: Callable[[Delivery], None] | None = None
+        """Told of every delivery that was handled or parked; must neither wait nor raise."""
         self._clock = clock
 
     def published(self, row: PublishRow, started: float) -> None:
@@ -55,6 +58,8 @@ class Recorder:
         self.metrics.deliveries[delivery.status] += 1
         self.metrics.handled(*_latencies(delivery))
         self.events.emit_row((handled_event, delivery))
+        if self.on_ended is not None:
+            self.on_ended(delivery)
 
     def parked(self, delivery: Delivery, *, dead: bool) -> None:
         """Note a message in ``failed/``: a dead letter, or a failed target's copy kept aside."""
@@ -72,6 +77,8 @@ class Recorder:
         if dead:
             self.metrics.dead_letters[code] += 1
             self._event(EventKind.DEAD_LETTER, delivery)
+        if self.on_ended is not None:
+            self.on_ended(delivery)
 
     def replayed(self, delivery: Delivery) -> None:
         """Note that an operator has put a dead letter back on its way."""

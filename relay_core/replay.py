@@ -1,6 +1,6 @@
 """Replay: planned, then run, by whoever holds the bus; it goes on when the operator's screen is gone.
 
-1. A plan is a frozen selection with a verdict per message (replay_plan.py). Planning changes
+1. A plan is a frozen selection with a verdict per message (replay_plan.py, replay_judge.py). Planning changes
    nothing; what fails later is not in it.
 2. A run puts each message back: to the target whose copy it is, or, if it never had one, to its
    subject. It keeps the id, the hops and the chain (unless a fresh budget is asked for), renews
@@ -36,14 +36,8 @@ from relay_core.maildir import CUR, FAILED, NEW
 from relay_core.payload import encode_payload
 from relay_core.pipeline import RateLimit, Stamp, Validate, run_pipeline
 from relay_core.publication import Publication
-from relay_core.replay_plan import (
-    REPLAYABLE,
-    Judge,
-    PlanItem,
-    ReplayPlan,
-    before_delivery,
-    renewed,
-)
+from relay_core.replay_judge import Judge, before_delivery, renewed
+from relay_core.replay_plan import REPLAYABLE, PlanItem, ReplayPlan
 from relay_core.replay_run import Answer, ReplayRun
 from relay_core.results import PublishResult, Reason
 from relay_core.subjects import is_pattern

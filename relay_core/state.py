@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from relay_core.backpressure import check_backpressure
 from relay_core.breaker import BreakerState
-from relay_core.bus import Bus
 from relay_core.delivery import TargetKind
 from relay_core.ids import is_ulid, ulid_ms
 from relay_core.model import WireModel
+
+if TYPE_CHECKING:
+    from relay_core.bus import Bus
 
 
 class MailboxState(WireModel):

@@ -32,10 +32,14 @@ def validate_subject(subject: str, *, allow_wildcards: bool = False) -> None:
         _explain(subject, allow_wildcards)
 
 
-@lru_cache(maxsize=65_536)
 def is_subject(subject: str) -> bool:
     """Tell whether the text is a valid concrete subject."""
-    return len(subject) <= MAX_LENGTH and subject.count(".") < MAX_TOKENS and _SUBJECT.fullmatch(subject) is not None
+    return len(subject) <= MAX_LENGTH and _is_subject(subject)  # what is too long must not fill the cache
+
+
+@lru_cache(maxsize=65_536)
+def _is_subject(subject: str) -> bool:
+    return subject.count(".") < MAX_TOKENS and _SUBJECT.fullmatch(subject) is not None
 
 
 def is_pattern(subject: str) -> bool:
@@ -55,10 +59,23 @@ def matches_pattern(subject: str, pattern: str) -> bool:
     return len(tokens) == len(wanted)
 
 
-@lru_cache(maxsize=65_536)
+def pattern_covers(outer: str, inner: str) -> bool:
+    """Tell whether every subject that `inner` (a subject or a pattern) matches also matches `outer`.
+
+    The limits on length are set aside: a pattern is taken to mean subjects of any length.
+    """
+    # Read as a subject, `inner` fits where each of its tokens does. Only its '>' stands for more than one.
+    return matches_pattern(inner, outer) and (not inner.endswith(">") or outer.endswith(">"))
+
+
 def subject_hash(subject: str) -> str:
     """Return the name of the subject's mailbox directory."""
-    return sha256(subject.encode()).hexdigest()[:12]
+    return _subject_hash(subject) if len(subject) <= MAX_LENGTH else _subject_hash.__wrapped__(subject)
+
+
+@lru_cache(maxsize=65_536)
+def _subject_hash(subject: str) -> str:
+    return sha256(subject.encode(errors="surrogatepass")).hexdigest()[:12]
 
 
 def _explain(subject: str, allow_wildcards: bool) -> None:

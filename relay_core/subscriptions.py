@@ -26,11 +26,15 @@ _HANDLER_THREADS = 64
 class Subscription:
     """One handler and the pattern it listens to."""
 
-    def __init__(self, id: str, pattern: str, created_at: str, handler: Handler, owner: Subscriptions) -> None:
+    def __init__(
+        self, id: str, pattern: str, created_at: str, handler: Handler, owner: Subscriptions, max_in_flight: int | None
+    ) -> None:
         self.id = id
         self.pattern = pattern
         self.created_at = created_at
         self.name = getattr(handler, "__qualname__", type(handler).__name__)
+        self.slots = asyncio.Semaphore(max_in_flight) if max_in_flight is not None else None
+        """Bounds the messages in its hands over all mailboxes; without it, it is one of each."""
         self._handler = handler
         self._owner = owner
         self.on_change: Callable[[Subscription], None] | None = None
@@ -94,7 +98,9 @@ class Subscriptions:
     def __len__(self) -> int:
         return len(self._trie)
 
-    def add(self, id: str, pattern: str, created_at: str, handler: Handler) -> Subscription:
+    def add(
+        self, id: str, pattern: str, created_at: str, handler: Handler, max_in_flight: int | None = None
+    ) -> Subscription:
         """Start a subscription.
 
         Raises:
@@ -104,7 +110,7 @@ class Subscriptions:
         validate_subject(pattern, allow_wildcards=True)
         if not callable(handler):
             raise TypeError(f"a handler must be callable, not {type(handler).__name__}")
-        subscription = Subscription(id, pattern, created_at, handler, self)
+        subscription = Subscription(id, pattern, created_at, handler, self, max_in_flight)
         self._trie.add(pattern, subscription)
         self.version += 1
         return subscription

@@ -27,6 +27,10 @@ class Tasks:
     def __len__(self) -> int:
         return len(self._tasks)
 
+    def running(self) -> list[asyncio.Task[Any]]:
+        """Return the tasks that have not ended."""
+        return list(self._tasks)
+
     def start(self, work: Coroutine[Any, Any, Any], *, name: str) -> asyncio.Task[Any] | None:
         """Run work in the background; after `close` it is dropped."""
         if self._closed:

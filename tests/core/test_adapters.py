@@ -88,13 +88,17 @@ class Bare:
         pytest.param({"id": "two.tokens"}, "id must be one subject token, not 'two.tokens'", id="id with a dot"),
         pytest.param({"id": "../up"}, "id must be one subject token", id="id that is a path"),
         pytest.param({"id": "a b"}, "id must be one subject token", id="id with a blank"),
-        pytest.param({"patterns": "relay.out.>"}, "patterns must be a list of at least one", id="patterns a text"),
+        pytest.param({"patterns": "relay.out.>"}, "patterns must be a list of patterns", id="patterns a text"),
+        pytest.param({"patterns": None}, "patterns must be a list of patterns, not None", id="patterns None"),
         pytest.param({"patterns": ()}, "patterns must be a list of at least one", id="no patterns"),
         pytest.param({"patterns": ["relay.>.x"]}, "bare: patterns ", id="bad pattern"),
         pytest.param({"deliver": lambda envelope, context: None}, "deliver must be an async method", id="sync deliver"),
         pytest.param({"stop": None}, "stop must be an async method", id="no stop"),
         pytest.param({"health": lambda: True}, "health must be an async method", id="sync health"),
         pytest.param({"status": "connected"}, "status must be an AdapterStatus", id="status a text"),
+        pytest.param({"senders": "relay.human.>"}, "senders must be a list of patterns", id="senders a text"),
+        pytest.param({"senders": ["relay..x"]}, "bare: senders subject", id="bad sender"),
+        pytest.param({"senders": [None]}, "bare: senders a subject must be text", id="sender None"),
         pytest.param({"rate": 0}, "rate must be messages per second, above 0", id="rate 0"),
         pytest.param({"timeout": -1}, "timeout must be seconds, above 0", id="negative timeout"),
         pytest.param({"timeout": float("inf")}, "timeout must be seconds, above 0", id="endless timeout"),
@@ -251,6 +255,45 @@ async def test_an_adapters_publish_is_deduplicated(relay: RelayCore) -> None:
     first, again = [await mine.context.publish(SUBJECT, "hi", sender=SENDER, dedupe_id="42") for _ in range(2)]
     assert first.message_id == again.message_id
     assert other.got == ["hi"]
+
+
+# Senders
+
+
+@pytest.mark.parametrize(
+    ("sender", "owner"),
+    [
+        pytest.param("relay.human.tg.5", "tg", id="by its pattern"),
+        pytest.param("relay.bot", "tg", id="by its second pattern"),
+        pytest.param("relay.human.mail", None, id="no pattern matches"),
+        pytest.param("relay.human.tg", None, id="shorter than the pattern"),
+        pytest.param("relay.adapter.tg", "tg", id="its own subject"),
+        pytest.param("relay.adapter.tg.chat.5", "tg", id="below its own subject"),
+        pytest.param("relay.adapter.gone", "gone", id="the own subject of one that does not run"),
+        pytest.param("relay.adapters", None, id="only looks like an adapter's"),
+    ],
+)
+async def test_a_sender_belongs_to_the_adapter_that_says_so(sender: str, owner: str | None, relay: RelayCore) -> None:
+    await relay.add_adapter(Bare(id="tg", senders=["relay.human.tg.>", "relay.bot"]))
+    await relay.add_adapter(Bare(id="greedy", senders=["relay.adapter.>"]))
+    assert relay.bus.adapters.owner_of_sender(sender) == owner
+
+
+async def test_a_sender_that_several_adapters_claim_belongs_to_the_highest_priority(relay: RelayCore) -> None:
+    await relay.add_adapter(Bare(id="a", senders=["relay.human.>"]))
+    await relay.add_adapter(Bare(id="b", senders=["relay.human.x"], priority=1))
+    assert relay.bus.adapters.owner_of_sender("relay.human.x") == "b"
+    assert relay.bus.adapters.owner_of_sender("relay.human.y") == "a"
+
+
+async def test_senders_change_with_the_adapter_and_go_with_it(relay: RelayCore) -> None:
+    adapters = relay.bus.adapters
+    await relay.add_adapter(Bare(id="tg", senders=["relay.old"]))
+    await relay.replace_adapter(Bare(id="tg", senders=["relay.new"]))
+    assert [adapters.owner_of_sender(sender) for sender in ("relay.old", "relay.new")] == [None, "tg"]
+    await relay.remove_adapter("tg")
+    assert adapters.owner_of_sender("relay.new") is None
+    assert adapters.owner_of_sender("relay.adapter.tg") == "tg"
 
 
 # Deliveries

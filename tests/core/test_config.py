@@ -19,6 +19,7 @@ from relay_core.config import (
     load_config,
     merge_config,
 )
+from relay_core.docstrings import field_texts
 from relay_core.errors import ConfigError
 
 
@@ -60,7 +61,7 @@ def test_the_default_durability_survives_power_loss() -> None:
 def every_section(section: type[Section]) -> list[type[Section]]:
     below = [field.annotation for field in section.model_fields.values()]
     found = [kind for kind in below if isinstance(kind, type) and issubclass(kind, Section)]
-    return [section, *(deeper for kind in found for deeper in every_section(kind))]
+    return list(dict.fromkeys([section, *(deeper for kind in found for deeper in every_section(kind))]))
 
 
 @pytest.mark.parametrize("section", every_section(RelayConfig), ids=lambda section: section.__name__)
@@ -68,7 +69,7 @@ def test_every_key_has_a_default_and_every_setting_a_description(section: type[S
     section()
     for name, field in section.model_fields.items():
         is_section = isinstance(field.annotation, type) and issubclass(field.annotation, Section)
-        assert is_section or field.description, f"{section.__name__}.{name} says nothing about itself"
+        assert is_section or field_texts(section).get(name), f"{section.__name__}.{name} says nothing about itself"
 
 
 def test_python_names_and_json_names_mean_the_same() -> None:

@@ -385,3 +385,59 @@ def test_pages_put_together_are_the_whole(steps: list[tuple[str, int]], size: in
         asyncio.run(check())
     finally:
         shutil.rmtree(data_dir / "law", ignore_errors=True)
+
+
+async def browse(
+    relay: RelayCore,
+    filter: DeadLetterFilter | None = None,
+    *,
+    size: int = 100,
+    room: int = 10**6,
+    oldest: bool = False,
+) -> tuple[list[DeadLetter], list[int]]:
+    """Return every part, one after the other, and how long each was."""
+    found: list[DeadLetter] = []
+    lengths: list[int] = []
+    cursor, totals = None, set()
+    while True:
+        part, total, cursor = await relay.bus.dead_letters.browse(
+            filter, after=cursor, limit=size, room=room, oldest_first=oldest
+        )
+        found += part
+        lengths.append(len(part))
+        totals.add(total)
+        if cursor is None:
+            assert totals == {len(found)}
+            return found, lengths
+
+
+@pytest.mark.parametrize("size", [1, 3, 100])
+@pytest.mark.parametrize("oldest", [False, True])
+@pytest.mark.parametrize(
+    "filter",
+    [
+        pytest.param(None, id="all"),
+        pytest.param(DeadLetterFilter(code="no_match"), id="by-code"),
+        pytest.param(DeadLetterFilter(endpoint=A), id="by-endpoint"),
+        pytest.param(DeadLetterFilter(endpoint="relay.agent.*", sender="relay.human.>"), id="by-pattern"),
+        pytest.param(DeadLetterFilter(reason="reason 1"), id="by-reason"),
+        pytest.param(DeadLetterFilter(code="no_match", exclude=True), id="all-but"),
+    ],
+)
+async def test_browsing_shows_each_whole_dead_letter_once_in_order(
+    relay: RelayCore, clock: FakeClock, data_dir: Path, filter: DeadLetterFilter | None, oldest: bool, size: int
+) -> None:
+    await every_kind(relay, clock, data_dir)
+    expected = await relay.dead_letters(filter=filter)
+    assert expected
+    found, lengths = await browse(relay, filter, size=size, oldest=oldest)
+    assert found == (expected if oldest else expected[::-1])
+    assert max(lengths) <= size
+
+
+async def test_a_part_ends_where_its_room_does_but_holds_one_at_least(relay: RelayCore) -> None:
+    for number in range(6):
+        await fail(relay, A, payload="x" * 1000 * (number + 1))
+    found, lengths = await browse(relay, room=4000)
+    assert len(found) == 6
+    assert lengths == [1, 1, 1, 1, 2]

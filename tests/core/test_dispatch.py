@@ -365,6 +365,73 @@ async def test_a_handler_may_unsubscribe_itself_and_its_message_is_still_finishe
     assert_depth_is_the_directory(relay, data_dir)
 
 
+async def test_a_bounded_subscription_takes_its_mailboxes_in_turn_and_leaves_the_rest_unclaimed(
+    relay: RelayCore,
+) -> None:
+    for subject in (A, B, C):
+        await relay.register_endpoint(subject)
+    began: list[str] = []
+    go_on = asyncio.Semaphore(0)
+
+    async def handler(envelope: Envelope) -> None:
+        began.append(envelope.subject)
+        await go_on.acquire()
+
+    await relay.subscribe("relay.agent.*", handler, max_in_flight=1)
+    for _ in range(2):
+        for subject in (A, B, C):
+            await relay.publish(subject, None, sender=SENDER)
+    for handled in range(6):
+        await eventually(lambda: len(began) == handled + 1)  # noqa: B023 - awaited within the round
+        states = relay.mailboxes()
+        assert (sum(one.claimed for one in states), sum(one.depth for one in states)) == (1, 5 - handled)
+        go_on.release()
+    await relay.idle()
+    assert began == [A, B, C, A, B, C]
+
+
+async def test_what_waits_for_a_bounded_subscription_stays_when_it_leaves(relay: RelayCore) -> None:
+    for subject in (A, B):
+        await relay.register_endpoint(subject)
+    go_on = asyncio.Event()
+    handled: list[str] = []
+
+    async def handler(envelope: Envelope) -> None:
+        await go_on.wait()
+        handled.append(envelope.subject)
+
+    subscription = await relay.subscribe("relay.agent.*", handler, max_in_flight=1)
+    for subject in (A, B):
+        await relay.publish(subject, None, sender=SENDER)
+    await eventually(lambda: sum(one.claimed for one in relay.mailboxes()) == 1)
+    await subscription.close()
+    go_on.set()
+    await relay.idle()
+    assert handled == [A]
+    assert [one.depth for one in relay.mailboxes()] == [0, 1]
+
+
+async def test_closing_does_not_wait_for_mail_that_waits_for_its_turn(data_dir: Path) -> None:
+    handled: list[str] = []
+    go_on = asyncio.Event()
+
+    async def handler(envelope: Envelope) -> None:
+        await go_on.wait()
+        handled.append(envelope.subject)
+
+    async with RelayCore(data_dir, config()) as relay:
+        await relay.subscribe("relay.agent.*", handler, max_in_flight=1)
+        for subject in (A, B, C):
+            await relay.register_endpoint(subject)
+            await relay.publish(subject, None, sender=SENDER)
+        await eventually(lambda: sum(one.claimed for one in relay.mailboxes()) == 1)
+        asyncio.get_running_loop().call_soon(go_on.set)
+    assert handled == [A]
+    async with RelayCore(data_dir, config()) as relay:
+        assert [one.depth for one in relay.mailboxes()] == [0, 1, 1]
+        assert await relay.dead_letters() == []
+
+
 async def test_mail_that_waits_when_its_subscriber_leaves_stays_for_the_next(relay: RelayCore) -> None:
     first, second = Listener(held=True), Listener()
     await relay.register_endpoint(A)

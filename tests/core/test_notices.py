@@ -1,4 +1,4 @@
-"""Whoever waits for an answer is told when an adapter could not deliver the question."""
+"""Whoever waits for an answer is told when the question was taken and could not be handled."""
 
 from __future__ import annotations
 
@@ -94,12 +94,30 @@ async def test_no_notice_is_due(payload: Any, reply_to: str | None, relay: Relay
     assert await told(relay) == []
 
 
-async def test_a_handler_that_fails_sends_no_notice(relay: RelayCore) -> None:
+async def test_a_handler_that_fails_settles_whoever_waits_too_in_the_name_of_the_bus(relay: RelayCore) -> None:
     async def fail(envelope: Envelope) -> None:
         raise ValueError("no")
 
     await relay.subscribe(SUBJECT, fail)
-    await relay.publish(SUBJECT, {}, sender="relay.agent.other", reply_to=ASKER)
+    asked = await relay.publish(SUBJECT, {}, sender="relay.agent.other", reply_to=ASKER)
+    (notice,) = await told(relay)
+    assert (notice.sender, notice.parent_id) == ("relay.system.bus", asked.message_id)
+    assert notice.payload["content"].endswith("ValueError: no")
+    assert notice.payload["platformData"]["code"] == "handler_failed"
+
+
+async def test_a_pull_consumer_that_fails_does_so_as_well(relay: RelayCore) -> None:
+    await relay.register_endpoint(SUBJECT)
+    asked = await relay.publish(SUBJECT, {}, sender="relay.agent.other", reply_to=ASKER)
+    await relay.claim(SUBJECT)
+    await relay.fail(SUBJECT, asked.message_id, "out of ink")
+    (notice,) = await told(relay)
+    assert (notice.sender, notice.payload["content"]) == ("relay.system.bus", "out of ink")
+
+
+async def test_what_nobody_took_is_told_by_the_result_alone(relay: RelayCore) -> None:
+    result = await relay.publish(SUBJECT, {}, sender="relay.agent.other", reply_to=ASKER)
+    assert result.delivered_to == 0
     assert await told(relay) == []
 
 

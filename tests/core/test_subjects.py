@@ -14,6 +14,7 @@ from relay_core.subjects import (
     MAX_TOKENS,
     is_pattern,
     matches_pattern,
+    pattern_covers,
     subject_hash,
     validate_subject,
 )
@@ -139,6 +140,45 @@ def as_regex(pattern: str) -> str:
 @given(SUBJECTS, PATTERNS)
 def test_matching_agrees_with_a_regular_expression(subject: str, pattern: str) -> None:
     assert matches_pattern(subject, pattern) == bool(re.fullmatch(as_regex(pattern), subject))
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "expected"),
+    [
+        ("a.b", "a.b", True),
+        ("a.b", "a.*", False),
+        ("a.*", "a.b", True),
+        ("a.*", "a.*", True),
+        ("a.*", "a.>", False),
+        ("a.*", "a.b.c", False),
+        ("a.>", "a.*", True),
+        ("a.>", "a.>", True),
+        ("a.>", "a.b.>", True),
+        ("a.>", "a", False),
+        ("a.b.>", "a.>", False),
+        ("*.>", "a.>", True),
+        ("*.>", ">", False),
+        (">", "*", True),
+        (">", ">", True),
+        ("*", ">", False),
+    ],
+)
+def test_covering(outer: str, inner: str, expected: bool) -> None:
+    assert pattern_covers(outer, inner) is expected
+
+
+@given(PATTERNS | SUBJECTS, PATTERNS | SUBJECTS, SUBJECTS)
+def test_what_a_covered_pattern_matches_its_cover_matches_too(outer: str, inner: str, subject: str) -> None:
+    if pattern_covers(outer, inner) and matches_pattern(subject, inner):
+        assert matches_pattern(subject, outer)
+
+
+@given(PATTERNS | SUBJECTS, PATTERNS | SUBJECTS)
+def test_a_pattern_that_is_not_covered_matches_a_subject_that_its_cover_does_not(outer: str, inner: str) -> None:
+    # "z" is in no pattern, so only wildcards match it; up to six of them are longer than any pattern here.
+    filled = [inner.replace("*", "z").replace(">", ".".join(["z"] * rest)) for rest in range(1, 7)]
+    assert all(matches_pattern(subject, inner) for subject in filled)
+    assert pattern_covers(outer, inner) == all(matches_pattern(subject, outer) for subject in filled)
 
 
 @given(PATTERNS)

@@ -1,0 +1,179 @@
+"""Judging dead letters: what a replay would do with each, as things stand.
+
+Asking changes nothing. A run asks again just before it acts, because a plan may be old by then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+from relay_core.backpressure import check_backpressure
+from relay_core.budget import clamp_budget, refuse_budget
+from relay_core.clock import iso, parse_iso
+from relay_core.config import BudgetConfig
+from relay_core.deadletters import DeadLetter, DeadLetterFilter
+from relay_core.delivery import Span, Status, TargetKind
+from relay_core.envelope import Budget
+from relay_core.errors import NotFound
+from relay_core.ids import is_ulid
+from relay_core.lookups import spans
+from relay_core.mailbox import Mailbox
+from relay_core.maildir import FAILED
+from relay_core.replay_plan import PlanItem, ReplayPlan, Verdict
+from relay_core.subjects import is_pattern
+
+if TYPE_CHECKING:
+    from relay_core.bus import Bus
+
+
+class Judge:
+    """Tell what a replay would do."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+
+    async def plan(
+        self, ids: Iterable[str] | None, filter: DeadLetterFilter | None, *, fresh_budget: bool
+    ) -> ReplayPlan:
+        """Freeze a selection; copies kept aside are in it only if asked for by id.
+
+        Raises:
+            NotFound: if an id was never a dead letter.
+        """
+        bus = self._bus
+        if ids is None:
+            letters = await bus.dead_letters.all(filter=filter)
+            items = [self.judge(letter, fresh_budget=fresh_budget) for letter in letters]
+        else:
+            items = await self._plan_ids(list(dict.fromkeys(ids)), filter, fresh_budget)
+        created_at = iso(bus.clock.now_ms())
+        return ReplayPlan(id=bus.new_id(), created_at=created_at, fresh_budget=fresh_budget, items=tuple(items))
+
+    def judge(self, letter: DeadLetter, *, fresh_budget: bool) -> PlanItem:
+        """Return the verdict on a dead letter."""
+        mailbox = self._bus.mailboxes.get(letter.endpoint_hash)
+        verdict, detail = self._verdict(letter, fresh_budget)
+        return PlanItem(
+            message_id=letter.message_id,
+            endpoint_hash=letter.endpoint_hash,
+            endpoint_subject=mailbox.subject if mailbox is not None else "",
+            verdict=verdict,
+            detail=detail,
+        )
+
+    def targets(self, letter: DeadLetter) -> list[Mailbox]:
+        """Return the mailboxes that a replay would go to: the one whose copy it is, or those of its subject."""
+        bus, envelope = self._bus, letter.envelope
+        mailbox = bus.mailboxes.get(letter.endpoint_hash)
+        if envelope is None or mailbox is None:
+            return []
+        if letter.stage == "target":
+            unregistered = mailbox.about.kind == TargetKind.ENDPOINT and not mailbox.about.registered
+            return [] if unregistered else [mailbox]
+        subject = envelope.subject
+        if is_pattern(subject):
+            allowed = bus.access.check
+            return [box for box in bus.mailboxes.select(subject) if allowed(envelope.sender, box.subject).allowed]
+        found = [target.mailbox for target in bus.adapters.targets(subject, None)]
+        if bus.mailboxes.endpoint(subject) is not None or bus.subscriptions.match(subject):
+            found.append(mailbox)  # it lies in its own subject's mailbox
+        return found
+
+    def blocked(self, targets: list[Mailbox]) -> str | None:
+        """Return what a replay to these targets should wait for, or None."""
+        limits = self._bus.config.reliability.backpressure
+        for mailbox in targets:
+            if self._bus.breakers.retry_in(mailbox.hash) > 0:
+                return f"breaker of {mailbox.subject} is open"
+            pressure = check_backpressure(mailbox.load, limits).pressure
+            if limits.enabled and pressure >= limits.pressure_warning_at:
+                return f"pressure of {mailbox.subject} is {pressure:.0%}"
+        return None
+
+    async def _plan_ids(self, ids: list[str], filter: DeadLetterFilter | None, fresh_budget: bool) -> list[PlanItem]:
+        found = await asyncio.to_thread(self._find_all, ids)
+        items: list[PlanItem] = []
+        for message_id in ids:
+            for mailbox, letter in found.get(message_id, []):
+                if filter is None or filter.accepts(letter, mailbox.subject, parse_iso(letter.failed_at)):
+                    items.append(self.judge(letter, fresh_budget=fresh_budget))
+            if message_id not in found:
+                item = gone(await self._bus.index.run(partial(spans, message_id=message_id)))
+                if item is None:
+                    raise NotFound(f"no dead letter {message_id}", what=message_id)
+                items.append(item)
+        return items
+
+    def _find_all(self, ids: list[str]) -> dict[str, list[tuple[Mailbox, DeadLetter]]]:
+        """Return every copy of these dead letters, without reading any other. Blocks."""
+        found: dict[str, list[tuple[Mailbox, DeadLetter]]] = {}
+        for mailbox in self._bus.mailboxes:
+            for message_id in ids if mailbox.dead else ():
+                if is_ulid(message_id) and FAILED in mailbox.maildir.whereabouts(message_id):
+                    with suppress(NotFound):  # replayed or purged this very moment
+                        letter = self._bus.dead_letters.find(message_id, mailbox.hash)
+                        found.setdefault(message_id, []).append(letter)
+        return found
+
+    def _verdict(self, letter: DeadLetter, fresh_budget: bool) -> tuple[str, str | None]:
+        bus, envelope = self._bus, letter.envelope
+        if envelope is None:
+            return Verdict.MALFORMED, letter.reason
+        access = bus.access.check(envelope.sender, envelope.subject)
+        if not access.allowed:
+            return Verdict.DENIED, access.reason
+        targets = self.targets(letter)
+        if not targets:
+            unregistered = "the endpoint is not registered any more"
+            return Verdict.NO_TARGET, unregistered if letter.stage == "target" else "still nobody to deliver to"
+        if letter.stage == "gate":
+            now = bus.clock.now_ms()
+            budget = renewed(envelope.budget, now, bus.config.budget, fresh=fresh_budget)
+            refusal = refuse_budget(budget, envelope.subject, now)
+            if refusal is not None:
+                return Verdict.OVER_BUDGET, refusal[0]
+        if any(bus.breakers.retry_in(mailbox.hash) > 0 for mailbox in targets):
+            return Verdict.BREAKER_OPEN, None
+        limits = bus.config.reliability.backpressure
+        if not all(check_backpressure(mailbox.load, limits).allowed for mailbox in targets):
+            return Verdict.MAILBOX_FULL, None
+        return Verdict.WILL_DELIVER, None
+
+
+def gone(known: list[Span]) -> PlanItem | None:
+    """Return the verdict on a dead letter that is not there any more; None if the message never was one."""
+    for span in known:
+        if span.replays or span.status in (Status.REPLACED, Status.PURGED, Status.GONE):
+            return PlanItem(
+                message_id=span.message_id,
+                endpoint_hash=span.target,
+                endpoint_subject=span.target_subject,
+                verdict=Verdict.ALREADY_REPLAYED,
+                detail=f"it is {span.status} now",
+            )
+    return None
+
+
+def renewed(budget: Budget, now_ms: int, ceilings: BudgetConfig, *, fresh: bool) -> Budget:
+    """Return what a replayed message may spend: its own budget with a new TTL, or all that the ceilings allow."""
+    if fresh:
+        return clamp_budget(now_ms, None, ceilings)
+    return budget.model_copy(update={"ttl": now_ms + ceilings.ttl_ms})
+
+
+def before_delivery(budget: Budget, target_subject: str) -> Budget:
+    """Return the budget of a target's copy as it was before it paid for that delivery."""
+    chain = budget.ancestor_chain
+    if not chain or chain[-1] != target_subject:
+        return budget
+    return budget.model_copy(
+        update={
+            "hop_count": max(budget.hop_count - 1, 0),
+            "ancestor_chain": chain[:-1],
+            "call_budget_remaining": budget.call_budget_remaining + 1,
+        }
+    )
