@@ -1,0 +1,230 @@
+"""From an entry of adapters.json to an adapter: its class is found, its config checked, it is made.
+
+1. A ``type`` is built in, or an entry point of the group ``relay.adapters`` that an installed package
+   has. A ``path`` is a Python file, absolute or seen from the data directory, with a class or function
+   called ``adapter``. Either is called as ``adapter(id, config)``.
+2. Its ``config_model``, a pydantic model, checks the config and is what the adapter gets. Without one
+   it gets the config as it is.
+3. A file is run anew for every adapter made of it, so a reload sees what changed in it. An installed
+   package is imported once in the life of the process.
+4. A file is code that runs as us: it must belong to us or to root, and neither it nor a directory
+   above it may be writable by others (a sticky one, like /tmp, is fine). What was checked is what runs.
+5. Whatever goes wrong is a ConfigError of one line. Texts of the config, even those that a plugin
+   quotes in an error of its own, are blotted out in it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ValidationError
+
+from relay_core.adapter_shape import read_shape
+from relay_core.config import explain_unknown
+from relay_core.errors import ConfigError
+from relay_supervisor.adapters_file import Entry
+
+if TYPE_CHECKING:
+    from relay_core.adapter import Adapter
+
+AdapterType = Callable[[str, Any], "Adapter"]
+
+GROUP = "relay.adapters"
+BUILT_IN: dict[str, str] = {}
+"""Name to ``module:Class``."""
+_TO_COME = ("claude-code", "telegram", "webhook")
+
+_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+_SHORTEST_SECRET = 6
+_SHOWN_ERRORS = 3
+# How pydantic ends its messages: the middle of a long value is left out there, so it would not be found as a text.
+_QUOTED_INPUT = re.compile(r" ?\[type=\w+, input_value=.*?, input_type=\w+\]", re.DOTALL)
+
+
+def prepare(entry: Entry, directory: Path) -> Callable[[], Adapter]:
+    """Find an entry's type, check its config, and return what makes the adapter; blocks, imports and reads.
+
+    Raises:
+        ConfigError: if the type or the config cannot be used.
+    """
+    if entry.problem is not None:
+        raise ConfigError(entry.problem)
+    try:
+        if entry.path is not None:
+            make = load_file(directory / entry.path, module_name=f"relay_plugin_{entry.id}")
+        else:
+            make = find_type(entry.type or "")
+        config = check_config(make, entry.config)
+    except ConfigError as error:
+        raise ConfigError(blot_out(error.message, entry.config), key=error.key) from None
+    return lambda: _make(make, entry, config)
+
+
+def find_type(name: str) -> AdapterType:
+    """Return the adapter type of a name.
+
+    Raises:
+        ConfigError: if there is none, or it cannot be imported.
+    """
+    from importlib.metadata import EntryPoint, entry_points
+
+    installed = {point.name: point for point in entry_points(group=GROUP)}
+    if name in BUILT_IN:
+        point = EntryPoint(name, BUILT_IN[name], GROUP)
+    elif name in installed:
+        point = installed[name]
+    elif name in _TO_COME:
+        raise ConfigError(f"this version does not have the adapter type {name}", key="type")
+    else:
+        known = sorted({*BUILT_IN, *installed})
+        unknown = explain_unknown(name, known).replace("unknown key", "unknown adapter type")
+        raise ConfigError(unknown if known else f"unknown adapter type {name!r}: none is installed", key="type")
+    try:
+        found = point.load()
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"adapter type {name} cannot be imported: {_one_line(error)}", key="type") from None
+    return _check_callable(found, f"adapter type {name}: {point.value}")
+
+
+def load_file(path: Path, *, module_name: str = "relay_plugin") -> AdapterType:
+    """Run a Python file and return what it calls ``adapter``.
+
+    Raises:
+        ConfigError: if the file is not there, not safe, fails, or has no adapter.
+    """
+    try:
+        path = path.resolve(strict=True)
+        code = _read_safely(path)
+    except (OSError, RuntimeError, ValueError) as error:  # a loop of links, an impossible name
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"cannot read the plugin {path}: {why}", key="path") from None
+    module = ModuleType(module_name)
+    module.__file__ = str(path)
+    # Registered while it runs and afterwards: pydantic and dataclasses look up annotations there.
+    before = sys.modules.get(module_name)
+    sys.modules[module_name] = module
+    try:
+        exec(compile(code, str(path), "exec", dont_inherit=True), module.__dict__)
+        return _check_callable(getattr(module, "adapter", None), f"the plugin {path}: adapter")
+    except BaseException as error:
+        sys.modules.pop(module_name, None)
+        if before is not None:
+            sys.modules[module_name] = before
+        if isinstance(error, Exception | SystemExit) and not isinstance(error, ConfigError):
+            raise ConfigError(f"the plugin {path} cannot be run: {_one_line(error)}", key="path") from None
+        raise
+
+
+def check_config(make: AdapterType, config: dict[str, Any]) -> Any:
+    """Return the config as the adapter gets it.
+
+    Raises:
+        ConfigError: if the type's model refuses it; the text names keys but no values.
+    """
+    model = getattr(make, "config_model", None)
+    if model is None:
+        return config
+    if not isinstance(model, type) or not issubclass(model, BaseModel):
+        raise ConfigError("its config_model is no pydantic model", key="config")
+    try:
+        return model.model_validate(config)
+    except ValidationError as error:
+        raise ConfigError(_explain(error, model), key="config") from None
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"its config_model failed: {_one_line(error)}", key="config") from None
+
+
+def blot_out(text: str, config: Mapping[str, Any]) -> str:
+    """Return a text without the texts that a config holds, each but the shortest a possible secret."""
+    text = _QUOTED_INPUT.sub("", text)
+    for secret in sorted(_texts(config), key=len, reverse=True):
+        if len(secret) >= _SHORTEST_SECRET:
+            for written in (secret, repr(secret)[1:-1], " ".join(secret.split())):
+                text = text.replace(written, "***")
+    return text
+
+
+def _make(make: AdapterType, entry: Entry, config: Any) -> Adapter:
+    try:
+        adapter = make(entry.id, config)
+        shape = read_shape(adapter)
+    except ConfigError as error:
+        raise ConfigError(blot_out(error.message, entry.config), key=error.key) from None
+    except (Exception, SystemExit) as error:
+        raise ConfigError(blot_out(f"it cannot be made: {_one_line(error)}", entry.config)) from None
+    if shape.id != entry.id:
+        raise ConfigError(f"it calls itself {shape.id}: an adapter must have the id that it is given", key="id")
+    return adapter
+
+
+def _read_safely(path: Path) -> bytes:
+    # Opened without waiting: a pipe would never open.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise ConfigError(f"the plugin {path} is no file", key="path")
+        if found.st_uid not in (0, os.geteuid()):
+            raise ConfigError(f"the plugin {path} belongs to uid {found.st_uid}, not to you or to root", key="path")
+        if found.st_mode & _OTHERS:
+            raise _writable(path, path)
+        for directory in path.parents:
+            mode = directory.stat().st_mode
+            if mode & _OTHERS and not mode & stat.S_ISVTX:
+                raise _writable(path, directory)
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(descriptor)
+
+
+def _writable(path: Path, what: Path) -> ConfigError:
+    where = "it" if what == path else f"the directory {what}"
+    return ConfigError(
+        f"the plugin {path} is not run: others can write to {where}; run 'chmod go-w {what}'", key="path"
+    )
+
+
+def _check_callable(found: Any, what: str) -> AdapterType:
+    if not callable(found):
+        raise ConfigError(f"{what} must be a class or a function", key="type")
+    make: AdapterType = found
+    return make
+
+
+def _explain(error: ValidationError, model: type[BaseModel]) -> str:
+    known = [field.alias or name for name, field in model.model_fields.items()]
+    problems = []
+    # Neither the input nor the context, which has what a validator raised: values are secrets.
+    for one in error.errors(include_url=False, include_context=False, include_input=False):
+        where = [str(part) for part in one["loc"]]
+        if one["type"] == "extra_forbidden":
+            key = where.pop()
+            problem = explain_unknown(key, known) if not where else f"unknown key {key!r}"
+        else:
+            problem = one["msg"].removeprefix("Value error, ")
+        problems.append(": ".join([".".join(["config", *where]), " ".join(problem.split())]))
+    more = len(problems) - _SHOWN_ERRORS
+    return "; ".join(problems[:_SHOWN_ERRORS]) + (f"; and {more} more" if more > 0 else "")
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for inner in value.values():
+            yield from _texts(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _texts(inner)

@@ -1,0 +1,375 @@
+"""The adapters that adapters.json asks for: started, watched over, restarted and reloaded.
+
+1. Nothing that an adapter or its entry does fails the supervisor. What is wrong is said in `states` and
+   `problem`, and in the log.
+2. A change is checked in full before the running adapter is touched, and the running one stays until
+   the new one has started. An entry that did not change is left alone.
+3. An adapter that does not start is tried again after 1 s, 2 s, 4 s … 60 s, until it starts or its entry
+   changes. An entry that cannot be used at all is not: only a change or a reload can help it.
+4. All are probed every 30 s. One that is in error twice in a row is replaced by a new instance; if that
+   does not start, the old one stays and rule 3 goes on, unless the old one gets well by itself.
+5. Reloads come one after another, and each is finished even if its caller goes away. An adapter is
+   changed by one task at a time (`_Slot.lock`), so one that hangs as it starts delays only itself.
+6. Leaving ends probes, retries and reloads. The adapters run on: the bus drains them when it closes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from relay_core.clock import Clock, Timer, call_later, sleep
+from relay_core.core import RelayCore
+from relay_core.errors import Closed, ConfigError, NotFound, RelayError
+from relay_core.operations import AdapterState, ConfiguredAdapter
+from relay_core.tasks import Tasks
+from relay_core.watch import FileWatch
+from relay_supervisor.adapter_types import blot_out, prepare
+from relay_supervisor.adapters_file import AdaptersFile, Entry, read_adapters, set_enabled, unknown_adapter
+
+logger = logging.getLogger(__name__)
+
+PROBE_SECS = 30.0
+BAD_PROBES = 2
+FIRST_RETRY_SECS = 1.0
+LAST_RETRY_SECS = 60.0
+LOAD_TIMEOUT_SECS = 30.0
+
+
+@dataclass(slots=True)
+class _Slot:
+    """One entry, and the adapter that runs for it."""
+
+    entry: Entry
+    running: Entry | None = None
+    """The entry that the running adapter was made of."""
+    outdated: bool = False
+    """Whether an operator wants a new one of the same entry."""
+    problem: str | None = None
+    restarts: int = 0
+    failures: int = 0
+    """Starts in a row that failed."""
+    bad_probes: int = 0
+    timer: Timer | None = None
+    retry_at: int | None = None
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock, repr=False)
+
+    @property
+    def settled(self) -> bool:
+        """Tell whether what runs is what is wanted."""
+        return self.running == self.entry and not self.outdated
+
+    def forget_failures(self) -> None:
+        """Begin anew: nothing has failed, nothing is tried again."""
+        self.problem = None
+        self.outdated = False
+        self.failures = self.bad_probes = 0
+        self.forget_retry()
+
+    def forget_retry(self) -> None:
+        """Have nothing tried again."""
+        if self.timer is not None:
+            self.timer.cancel()
+        self.timer = self.retry_at = None
+
+
+class ConfiguredAdapters:
+    """Run the adapters of a file on a bus."""
+
+    def __init__(self, relay: RelayCore, path: Path, clock: Clock) -> None:
+        self.on_change: Callable[[], None] | None = None
+        """Told when `states` or `problem` may have changed."""
+        self.problem: str | None = None
+        """What is wrong with the file as a whole."""
+        self._relay = relay
+        self._path = path
+        self._clock = clock
+        self._slots: dict[str, _Slot] = {}
+        self._reloading = asyncio.Lock()
+        self._tasks = Tasks()
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        """Start every adapter that is enabled; return when each has started or failed for the first time."""
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._stop)
+            watch = FileWatch(self._path.parent, [self._path.name], self._file_changed)
+            # Watched before it is read: a change in between is seen.
+            await stack.enter_async_context(watch)
+            await self.reload()
+            self._tasks.start(self._keep_probing(), name="adapter-probes")
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    def states(self) -> list[ConfiguredAdapter]:
+        """Return every entry of the file and how its adapter is doing, by id."""
+        running = {state.id: state for state in self._relay.adapters()}
+        return [
+            ConfiguredAdapter(
+                id=id,
+                type=slot.entry.source,
+                enabled=slot.entry.enabled,
+                problem=slot.problem,
+                restarts=slot.restarts,
+                retry_at=slot.retry_at,
+                state=_blotted(running.get(id), slot.running),
+            )
+            for id, slot in sorted(self._slots.items())
+        ]
+
+    async def reload(self, name: str | None = None) -> None:
+        """Read the file again and do what it says now; make a named adapter anew even if its entry is the same.
+
+        Raises:
+            NotFound: if there is no entry of that name.
+        """
+        await self._finish(self._reload, name)
+
+    async def enable(self, adapter_id: str) -> ConfiguredAdapter:
+        """Write down that an adapter is to run, and start it.
+
+        Raises:
+            NotFound: if there is no such entry.
+            ConfigError, StorageError: if the file cannot be edited; nothing changes then.
+        """
+        await self._finish(self._switch, adapter_id, True)
+        return self._state(adapter_id)
+
+    async def disable(self, adapter_id: str) -> ConfiguredAdapter:
+        """Write down that an adapter is not to run, and stop it; raises as `enable`."""
+        await self._finish(self._switch, adapter_id, False)
+        return self._state(adapter_id)
+
+    async def test(self, adapter_id: str) -> ConfiguredAdapter:
+        """Probe an adapter now, if it runs.
+
+        Raises:
+            NotFound: if there is no such entry.
+        """
+        if self._slot(adapter_id).running is not None:
+            await self._relay.probe_adapters(adapter_id)
+            self._changed()
+        return self._state(adapter_id)
+
+    # Reading the file and doing what it says
+
+    def _file_changed(self, name: str) -> None:
+        self._tasks.start(self._reload(None), name="adapters-reload")
+
+    async def _reload(self, name: str | None) -> None:
+        async with self._reloading:
+            await self._apply(await asyncio.to_thread(read_adapters, self._path), name)
+
+    async def _switch(self, adapter_id: str, enabled: bool) -> None:
+        async with self._reloading:
+            await asyncio.to_thread(set_enabled, self._path, adapter_id, enabled)
+            await self._apply(await asyncio.to_thread(read_adapters, self._path), None)
+
+    async def _apply(self, file: AdaptersFile, name: str | None) -> None:
+        if file.problem is not None and file.problem != self.problem:
+            logger.error("%s", file.problem)
+        self.problem = file.problem
+        entries = file.entries
+        if entries is None:  # what runs is kept
+            entries = tuple(slot.entry for slot in self._slots.values())
+        wanted = {entry.id: entry for entry in entries}
+        try:
+            if name is not None and name not in wanted:
+                raise unknown_adapter(name, wanted)
+            async with asyncio.TaskGroup() as group:
+                for id in self._slots.keys() - wanted.keys():
+                    group.create_task(self._drop(self._slots[id]))
+                for entry in entries:
+                    slot = self._slots.setdefault(entry.id, _Slot(entry))
+                    group.create_task(self._settle(slot, entry, anew=entry.id == name))
+        finally:
+            self._changed()
+
+    async def _settle(self, slot: _Slot, entry: Entry, *, anew: bool) -> None:
+        """Bring an adapter in line with its entry."""
+        async with slot.lock:
+            if anew or entry != slot.entry:
+                slot.forget_failures()
+            slot.entry = entry
+            slot.outdated = slot.outdated or anew
+            if not entry.enabled:
+                slot.problem = entry.problem
+                await self._remove(slot)
+            elif not slot.settled and slot.timer is None:
+                await self._try_start(slot)
+
+    async def _drop(self, slot: _Slot) -> None:
+        async with slot.lock:
+            slot.forget_retry()
+            await self._remove(slot)
+            del self._slots[slot.entry.id]
+
+    async def _remove(self, slot: _Slot) -> None:
+        if slot.running is None:
+            return
+        slot.running = None
+        try:
+            await self._relay.remove_adapter(slot.entry.id)
+        except NotFound:
+            pass
+        except Exception as error:
+            logger.error("adapter %s was not removed cleanly: %s", slot.entry.id, _say(error, slot.entry))
+
+    # Starting, trying again, probing
+
+    async def _try_start(self, slot: _Slot) -> bool:
+        """Make an adapter of the slot's entry and let it take its place; never raises for what an adapter does."""
+        entry = slot.entry
+        try:
+            adapter = (await self._prepare(entry))()
+            if slot.running is None:
+                await self._relay.add_adapter(adapter)
+            else:
+                await self._relay.replace_adapter(adapter)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            self._failed(slot, "it cancelled its own start", retry=True)
+        except (Exception, SystemExit) as error:
+            if isinstance(error, NotFound):  # somebody else has removed it from the bus
+                slot.running = None
+            self._failed(slot, _say(error, entry), retry=not isinstance(error, ConfigError))
+        else:
+            slot.forget_failures()
+            slot.running = entry
+            return True
+        return False
+
+    async def _prepare(self, entry: Entry) -> Callable[[], Any]:
+        """Find and check off the loop, since a plugin may import or read for long."""
+        try:
+            async with asyncio.timeout(LOAD_TIMEOUT_SECS):
+                return await asyncio.to_thread(prepare, entry, self._path.parent)
+        except TimeoutError:
+            # Not tried again by itself: each try would cost one more thread that never ends.
+            raise ConfigError(f"its type was not loaded within {LOAD_TIMEOUT_SECS:g} s: look at what it does") from None
+
+    def _failed(self, slot: _Slot, why: str, *, retry: bool) -> None:
+        problem = why if slot.running is None else f"{why}; the one that runs stays in place"
+        if problem != slot.problem:
+            logger.warning("adapter %s: %s", slot.entry.id, problem)
+        slot.problem = problem
+        slot.forget_retry()
+        if retry:
+            delay = min(FIRST_RETRY_SECS * 2**slot.failures, LAST_RETRY_SECS)
+            slot.failures = min(slot.failures + 1, 16)
+            slot.retry_at = self._clock.now_ms() + round(delay * 1000)
+            slot.timer = call_later(self._clock, delay, lambda: self._due(slot))
+
+    def _due(self, slot: _Slot) -> None:
+        slot.timer = slot.retry_at = None
+        self._tasks.start(self._retry(slot), name=f"adapter-retry-{slot.entry.id}")
+
+    async def _retry(self, slot: _Slot) -> None:
+        async with slot.lock:
+            if slot.timer is not None or not slot.entry.enabled or self._slots.get(slot.entry.id) is not slot:
+                return  # a reload was faster
+            again = slot.settled
+            if again and not self._is_in_error(slot):
+                slot.forget_failures()
+            elif await self._try_start(slot) and again:
+                slot.restarts += 1
+        self._changed()
+
+    async def _keep_probing(self) -> None:
+        while True:
+            await sleep(self._clock, PROBE_SECS)
+            try:
+                await self._relay.probe_adapters()
+            except Exception:
+                logger.exception("the adapters could not be probed")
+                continue
+            for slot in self._slots.values():
+                self._judge(slot)
+            self._changed()
+
+    def _judge(self, slot: _Slot) -> None:
+        """Have an adapter restarted if one probe too many was bad."""
+        slot.bad_probes = slot.bad_probes + 1 if self._is_in_error(slot) else 0
+        if not slot.settled or slot.timer is not None:
+            return  # it is being replaced anyway
+        if slot.bad_probes == 0:
+            slot.problem = None  # a restart that failed is no longer needed
+        elif slot.bad_probes >= BAD_PROBES:
+            slot.bad_probes = 0
+            # Not awaited: one that hangs must not keep the others from being probed.
+            self._tasks.start(self._retry(slot), name=f"adapter-restart-{slot.entry.id}")
+
+    def _is_in_error(self, slot: _Slot) -> bool:
+        id = slot.entry.id
+        return slot.running is not None and any(s.id == id and s.state == "error" for s in self._relay.adapters())
+
+    # Odds and ends
+
+    async def _finish(self, work: Callable[..., Coroutine[Any, Any, None]], *arguments: object) -> None:
+        """Do work to its end even if the caller is cancelled meanwhile."""
+        task = self._tasks.start(_caught(work, *arguments), name="adapters-change")
+        if task is None:
+            raise Closed("the adapters are no longer looked after")
+        try:
+            error = await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise Closed("the adapters are no longer looked after") from None
+            raise
+        if error is not None:
+            raise error
+
+    async def _stop(self) -> None:
+        for slot in self._slots.values():
+            slot.forget_retry()
+        await self._tasks.close()
+        for slot in self._slots.values():  # a task that was just ending may have set one more
+            slot.forget_retry()
+
+    def _slot(self, adapter_id: str) -> _Slot:
+        slot = self._slots.get(adapter_id)
+        if slot is None:
+            raise unknown_adapter(adapter_id, self._slots)
+        return slot
+
+    def _state(self, adapter_id: str) -> ConfiguredAdapter:
+        self._slot(adapter_id)
+        return next(state for state in self.states() if state.id == adapter_id)
+
+    def _changed(self) -> None:
+        if self.on_change is not None:
+            self.on_change()
+
+
+async def _caught(work: Callable[..., Coroutine[Any, Any, None]], *arguments: object) -> RelayError | None:
+    try:
+        await work(*arguments)
+    except RelayError as error:
+        return error
+    return None
+
+
+def _blotted(state: AdapterState | None, entry: Entry | None) -> AdapterState | None:
+    """Return a state whose texts quote nothing of the config; of an adapter that is not ours, nothing."""
+    if state is None or entry is None:
+        return None
+    texts = {"detail": state.detail, "last_error": state.last_error}
+    return state.model_copy(update={key: text and blot_out(text, entry.config) for key, text in texts.items()})
+
+
+def _say(error: BaseException, entry: Entry) -> str:
+    text = error.message if isinstance(error, RelayError) else f"{type(error).__name__}: {error}"
+    return blot_out(" ".join(text.split()), entry.config)

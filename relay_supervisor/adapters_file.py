@@ -1,0 +1,185 @@
+"""adapters.json: which adapters an operator wants, read entry by entry.
+
+::
+
+    {"adapters": [{"id": "tg", "type": "telegram", "enabled": true, "config": {...}},
+                  {"id": "mine", "path": "plugins/mine.py", "config": {...}}],
+     "bindings": [...]}
+
+1. A missing file means no adapters. A file that cannot be read, is no JSON or has no list of adapters
+   says nothing (`entries` is None): what runs is kept.
+2. A bad entry is reported in its `problem` and costs no other one. One without an id of its own (none,
+   a bad one, or one that an earlier entry has) goes by its place in the list, such as ``#2``.
+3. A problem names keys, never the values of a config: they hold secrets. No repr shows them either.
+4. Switching an entry on or off changes nothing else: bad entries, unknown keys, bindings and the order
+   of everything stay.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from relay_core.adapter_shape import adapter_subject
+from relay_core.config import explain_unknown
+from relay_core.errors import ConfigError, NotFound
+from relay_core.files import atomic_write
+from relay_core.subjects import is_subject
+
+_FILE_KEYS = ["adapters", "bindings"]
+_ENTRY_KEYS = ["id", "type", "path", "enabled", "config"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One adapter as the file describes it."""
+
+    id: str
+    type: str | None = None
+    """The name of a type that is built in or installed."""
+    path: str | None = None
+    """Or the Python file that has it."""
+    enabled: bool = True
+    config: dict[str, Any] = field(default_factory=dict, repr=False)
+    problem: str | None = None
+    """Why it cannot be used."""
+    position: int = field(default=0, compare=False)
+    """Its index in the list."""
+
+    @property
+    def source(self) -> str:
+        """Return what an operator knows its type by."""
+        return self.type or self.path or ""
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptersFile:
+    """What the file says."""
+
+    entries: tuple[Entry, ...] | None
+    """None if nothing can be made of it."""
+    problem: str | None = None
+
+
+def read_adapters(path: Path) -> AdaptersFile:
+    """Return what the file says; blocks, and raises nothing."""
+    try:
+        return _interpret(_load(path), path)
+    except ConfigError as error:
+        return AdaptersFile(None, error.message)
+
+
+def set_enabled(path: Path, adapter_id: str, enabled: bool) -> None:
+    """Switch an entry on or off, durably; blocks.
+
+    Raises:
+        NotFound: if there is no such entry.
+        ConfigError: if the file or the entry cannot be edited.
+        StorageError: if the disk refuses.
+    """
+    document = _load(path)
+    file = _interpret(document, path)
+    if file.entries is None:
+        raise ConfigError(file.problem or "", path=str(path))
+    entry = next((entry for entry in file.entries if entry.id == adapter_id), None)
+    if entry is None:
+        raise unknown_adapter(adapter_id, [entry.id for entry in file.entries])
+    found = document["adapters"][entry.position]
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path}: entry {adapter_id} is no object: mend it by hand", path=str(path))
+    if found.get("enabled", True) is enabled:
+        return
+    found["enabled"] = enabled
+    # The file itself is replaced, not a link to it.
+    atomic_write(path.resolve(), _dump(document))
+
+
+def unknown_adapter(adapter_id: str, known: Iterable[str]) -> NotFound:
+    """Return the error for an id that no entry has, with those that there are."""
+    there = ", ".join(sorted(known)) or "none"
+    return NotFound(f"no adapter {adapter_id} in adapters.json; there are: {there}", what=adapter_id)
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_bytes().decode(), parse_constant=_refuse_constant)
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}", path=str(path)) from error
+    except RecursionError:
+        raise ConfigError(f"{path} is nested too deeply", path=str(path)) from None
+    except ValueError as error:
+        # Not chained: a JSONDecodeError carries the whole document.
+        raise ConfigError(f"{path} is not JSON: {error}", path=str(path)) from None
+    if not isinstance(document, dict):
+        raise ConfigError(f"{path} must hold one JSON object", path=str(path))
+    return document
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _dump(document: dict[str, Any]) -> bytes:
+    try:
+        return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
+    except UnicodeEncodeError:  # half a surrogate pair: only an escape can say it
+        return (json.dumps(document, indent=2) + "\n").encode()
+
+
+def _interpret(document: dict[str, Any], path: Path) -> AdaptersFile:
+    unknown = next((key for key in document if key not in _FILE_KEYS), None)
+    problem = f"{path}: {explain_unknown(unknown, _FILE_KEYS)}" if unknown is not None else None
+    adapters = document.get("adapters", [] if unknown is None else None)
+    if not isinstance(adapters, list):
+        return AdaptersFile(None, problem or f"{path}: adapters must be a list")
+    return AdaptersFile(tuple(_read_entries(adapters)), problem)
+
+
+def _read_entries(adapters: list[Any]) -> Iterable[Entry]:
+    taken: dict[str, int] = {}
+    for position, found in enumerate(adapters):
+        place = f"#{position + 1}"
+        if not isinstance(found, dict):
+            yield Entry(place, problem="an entry must be an object", position=position)
+            continue
+        id, problem = found.get("id"), _find_problem(found)
+        if not isinstance(id, str) or "." in id or not is_subject(adapter_subject(id)):
+            id, problem = place, "id must be one subject token: letters, digits, '_' and '-'"
+        elif id in taken:
+            id, problem = place, f"the id {id} is taken by entry #{taken[id] + 1}"
+        else:
+            taken[id] = position
+        yield Entry(
+            id,
+            type=_text(found.get("type")),
+            path=_text(found.get("path")),
+            enabled=found.get("enabled", True) is not False,
+            config=config if isinstance(config := found.get("config", {}), dict) else {},
+            problem=problem,
+            position=position,
+        )
+
+
+def _find_problem(found: dict[str, Any]) -> str | None:
+    for key in found:
+        if key not in _ENTRY_KEYS:
+            return explain_unknown(key, _ENTRY_KEYS)
+    if ("type" in found) == ("path" in found):
+        return "an entry must have either a type or a path to a Python file"
+    key = "type" if "type" in found else "path"
+    if not _text(found[key]):
+        return f"{key} must be text, and not empty"
+    if not isinstance(found.get("enabled", True), bool):
+        return "enabled must be true or false"
+    if not isinstance(found.get("config", {}), dict):
+        return "config must be an object"
+    return None
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None

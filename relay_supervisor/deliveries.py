@@ -1,0 +1,249 @@
+"""Messages in the hands of socket clients: pushed to subscriptions, or claimed.
+
+1. A pushed message is in flight until its client says `ack` or `fail`, or the handler timeout is over. One
+   mailbox has one message in flight, so a slow client holds up its own mailboxes and nothing grows.
+2. A client that does not read is waited for before it is sent more, within the same timeout.
+3. A client that goes away fails what it had in hand: it is parked as `disconnected`, since nobody knows how far
+   the client came. So are its claims, unless they were made with a lease; those are parked when it runs out.
+4. `ack` and `fail` are answered once: a delivery that is not in hand any more is `NotFound`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from contextlib import suppress
+from itertools import count
+
+import orjson
+
+from relay_core.clock import Timer, call_later
+from relay_core.core import RelayCore
+from relay_core.deadletters import Code
+from relay_core.envelope import Envelope
+from relay_core.errors import Closed, NotFound, RelayError
+from relay_core.frames import MAX_FRAME
+from relay_core.subscriptions import Subscription
+from relay_core.tasks import Tasks
+from relay_supervisor.connection import Connection
+
+_ROOM = MAX_FRAME // 2
+"""Bytes of messages in one answer, so that it fits into a frame."""
+_GONE = "the consumer has disconnected"
+_YIELD_EVERY = 16
+
+
+class ConsumerFailed(Exception):
+    """A client said that it could not handle a message."""
+
+    dead_letter_code = Code.CONSUMER_FAILED
+
+
+class ConsumerDisconnected(Exception):
+    """A client went away with a message in hand."""
+
+    dead_letter_code = Code.DISCONNECTED
+
+
+class Deliveries:
+    """What every connection has subscribed to, and what it has in hand."""
+
+    def __init__(self, relay: RelayCore, tasks: Tasks) -> None:
+        self._relay = relay
+        self._tasks = tasks
+        self._subscriptions: dict[Connection, dict[str, Subscription]] = defaultdict(dict)
+        self._pushed: dict[Connection, dict[str, asyncio.Future[None]]] = defaultdict(dict)
+        self._claims: dict[tuple[str, str], _Claim] = {}
+        self._claimed_by: dict[Connection, set[tuple[str, str]]] = {}
+        """Claims that end with their connection."""
+        self._numbers = count(1)
+
+    def in_hand(self) -> list[asyncio.Future[None]]:
+        """Return what ends as consumers finish the messages they have in hand, leases left out."""
+        pushed = [future for held in self._pushed.values() for future in held.values()]
+        return pushed + [claim.ended for claim in self._claims.values() if claim.timer is None]
+
+    # Pushed
+
+    async def subscribe(self, connection: Connection, pattern: str, max_in_flight: int | None = None) -> str:
+        """Push the messages of a pattern to a connection.
+
+        Raises:
+            InvalidSubject: if the pattern breaks the naming rules.
+        """
+        push = _Push(self, connection)
+        subscription = await self._relay.subscribe(pattern, push, max_in_flight=max_in_flight)
+        push.subscription_id = subscription.id
+        if connection.closed:
+            await subscription.close()
+            raise Closed("the connection is closed")
+        if connection not in self._subscriptions:
+            connection.on_closed(lambda: self._leave(connection))
+        self._subscriptions[connection][subscription.id] = subscription
+        return subscription.id
+
+    async def unsubscribe(self, connection: Connection, subscription_id: str) -> None:
+        """Push nothing more; what is in hand can still be answered.
+
+        Raises:
+            NotFound: if the connection has no such subscription.
+        """
+        subscription = self._subscriptions.get(connection, {}).pop(subscription_id, None)
+        if subscription is None:
+            raise NotFound(f"this connection has no subscription {subscription_id}", what=subscription_id)
+        await subscription.close()
+
+    async def push(self, connection: Connection, subscription_id: str, envelope: Envelope) -> None:
+        """Send one message and wait for the client's word on it."""
+        try:
+            await connection.drained()
+        except Closed:
+            raise ConsumerDisconnected(_GONE) from None
+        delivery_id = f"{next(self._numbers)}"
+        answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        held = self._pushed[connection]
+        held[delivery_id] = answered
+        try:
+            note = {"subscriptionId": subscription_id, "deliveryId": delivery_id, "envelope": envelope.to_wire()}
+            connection.notify("message", note)
+            await answered
+        finally:
+            held.pop(delivery_id, None)
+            if not answered.done():
+                answered.cancel()
+
+    def ack(self, connection: Connection, delivery_id: str) -> None:
+        """Take a client's word that a message was handled.
+
+        Raises:
+            NotFound: if it has no such delivery in hand.
+        """
+        self._answered(connection, delivery_id).set_result(None)
+
+    def fail(self, connection: Connection, delivery_id: str, reason: str) -> None:
+        """Take a client's word that a message could not be handled.
+
+        Raises:
+            NotFound: if it has no such delivery in hand.
+        """
+        self._answered(connection, delivery_id).set_exception(ConsumerFailed(reason))
+
+    def _answered(self, connection: Connection, delivery_id: str) -> asyncio.Future[None]:
+        answered = self._pushed.get(connection, {}).pop(delivery_id, None)
+        if answered is None:
+            raise NotFound(
+                f"no delivery {delivery_id} is in hand: it was answered, or took longer than the handler timeout",
+                what=delivery_id,
+            )
+        return answered
+
+    def _leave(self, connection: Connection) -> None:
+        for subscription in self._subscriptions.pop(connection, {}).values():
+            self._tasks.start(subscription.close(), name="unsubscribe")
+        for answered in self._pushed.pop(connection, {}).values():
+            if not answered.done():
+                answered.set_exception(ConsumerDisconnected(_GONE))
+
+    # Claimed
+
+    async def peek(self, subject: str, limit: int) -> list[Envelope]:
+        """Look at waiting messages, as many as fit into an answer."""
+        return await self._relay.inbox(subject, limit, room=_ROOM)
+
+    async def claim(self, connection: Connection, subject: str, limit: int, lease_ms: int | None) -> list[Envelope]:
+        """Take waiting messages, as many as fit into an answer, for a connection or for a time."""
+        taken: list[Envelope] = []
+        size = 0
+        while len(taken) < limit and size < _ROOM:
+            if len(taken) % _YIELD_EVERY == 0:
+                await asyncio.sleep(0)
+            if connection.closed:  # what it has is parked, or waits for its lease to run out
+                raise Closed("the connection is closed")
+            found = await self._relay.claim(subject, 1)
+            if not found:
+                break
+            size += _size(found[0])
+            taken += found
+            self._hold(connection, subject, found[0].id, lease_ms)
+        return taken
+
+    async def complete(self, subject: str, message_id: str) -> None:
+        """Finish a claimed message."""
+        await self._relay.complete(subject, message_id)
+        self._let_go((subject, message_id))
+
+    async def fail_claim(self, subject: str, message_id: str, reason: str) -> None:
+        """Make a dead letter of a claimed message."""
+        await self._relay.fail(subject, message_id, reason)
+        self._let_go((subject, message_id))
+
+    def _hold(self, connection: Connection, subject: str, message_id: str, lease_ms: int | None) -> None:
+        key = (subject, message_id)
+        if lease_ms is not None:
+            reason = f"not completed within {lease_ms / 1000:g} s"
+            clock = self._relay.bus.clock
+            timer = call_later(clock, lease_ms / 1000, lambda: self._abandon(key, Code.TIMEOUT, reason))
+            self._claims[key] = _Claim(None, timer)
+            return
+        self._claims[key] = _Claim(connection, None)
+        if connection.closed:
+            self._abandon(key, Code.DISCONNECTED, _GONE)
+            return
+        if connection not in self._claimed_by:
+            self._claimed_by[connection] = set()
+            connection.on_closed(lambda: self._abandon_all(connection))
+        self._claimed_by[connection].add(key)
+
+    def _let_go(self, key: tuple[str, str]) -> bool:
+        """Forget a claim; False if it is over already."""
+        claim = self._claims.pop(key, None)
+        if claim is None:
+            return False
+        if claim.timer is not None:
+            claim.timer.cancel()
+        if claim.connection in self._claimed_by:
+            self._claimed_by[claim.connection].discard(key)
+        claim.ended.set_result(None)
+        return True
+
+    def _abandon_all(self, connection: Connection) -> None:
+        for key in self._claimed_by.pop(connection):
+            self._abandon(key, Code.DISCONNECTED, _GONE)
+
+    def _abandon(self, key: tuple[str, str], code: str, reason: str) -> None:
+        if self._let_go(key):
+            self._tasks.start(self._park(*key, code, reason), name="abandon a claim")
+
+    async def _park(self, subject: str, message_id: str, code: str, reason: str) -> None:
+        with suppress(NotFound):  # somebody finished it at the same moment
+            await self._relay.fail(subject, message_id, reason, code=code)
+
+
+class _Claim:
+    """A message that a pull consumer holds, for as long as it is connected or until a timer ends it."""
+
+    def __init__(self, connection: Connection | None, timer: Timer | None) -> None:
+        self.connection = connection
+        self.timer = timer
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+
+class _Push:
+    """The handler behind a connection's subscription."""
+
+    def __init__(self, deliveries: Deliveries, connection: Connection) -> None:
+        self._deliveries = deliveries
+        self._connection = connection
+        self.subscription_id = ""
+        self.__qualname__ = connection.name or "socket client"
+        """What its outcomes are listed under."""
+
+    async def __call__(self, envelope: Envelope) -> None:
+        try:
+            await self._deliveries.push(self._connection, self.subscription_id, envelope)
+        except RelayError as error:  # too large for a frame
+            raise ConsumerFailed(error.message) from error
+
+
+def _size(envelope: Envelope) -> int:
+    return len(orjson.dumps(envelope.payload)) + 1024

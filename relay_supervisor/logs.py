@@ -1,0 +1,303 @@
+"""Logs: what relay_core says through `logging`, and the supervisor through structlog, in one stream.
+
+1. A record is one line: for people (time, level, event, ``key=value``) or one JSON object. Only an
+   exception takes more lines for people; each of those begins with a bar, so it passes for no record.
+2. No text from outside can forge a line, a field or an escape sequence: control characters, line
+   and direction marks are escaped, and a field never takes the place of time, level, logger or event.
+3. Secrets are cut out in one place, last before the rendering, so that messages, fields, their
+   names, exceptions and stacks all pass it: by the name of a field, and by how they look in a text.
+4. Logging never fails its caller. A record that cannot be rendered is told of in its place, one that
+   cannot be written (closed, full, broken pipe) is dropped.
+5. Handlers of others on the root logger are left alone; ours is replaced at each configuration.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+import structlog
+from structlog.stdlib import ProcessorFormatter
+from structlog.typing import EventDict, WrappedLogger
+
+from relay_core.clock import iso
+from relay_core.config import LogsConfig
+
+REDACTED = "[redacted]"
+QUIET = {
+    "apscheduler": logging.WARNING,
+    "asyncio": logging.WARNING,
+    "httpcore": logging.WARNING,
+    "httpx": logging.WARNING,
+    "opentelemetry": logging.CRITICAL,  # telemetry.py says once what it repeats for each batch
+    "urllib3": logging.WARNING,
+    "watchdog": logging.WARNING,
+}
+"""Loggers of libraries that say too much, and the least important lines that are heard of them."""
+
+_OWN = ("time", "level", "logger", "event")
+# What a record has by itself, or gets from somebody's formatter; the rest is what its caller added.
+_RECORD_KEYS = {*vars(logging.LogRecord("", 0, "", 0, "", (), None)), "message", "asctime"}
+_MAX_TEXT = 16_384
+_MAX_DEPTH = 6
+_MAX_ITEMS = 100
+
+
+def configure_logging(config: LogsConfig, *, stream: TextIO | None = None) -> None:
+    """Send every record to a stream (stderr) from now on, by this configuration; may be called again."""
+    stream = sys.stderr if stream is None else stream
+    human = config.format == "human" or (config.format == "auto" and _is_terminal(stream))
+    render = _HumanLines(colours=_is_terminal(stream)) if human else _json_line
+    handler = _Handler(stream)
+    handler.setFormatter(
+        ProcessorFormatter(
+            processors=[_describe, structlog.processors.format_exc_info, _redact_event, render],
+        )
+    )
+    level = logging.getLevelNamesMapping()[config.level.upper()]
+    handler.setLevel(level)
+    root = logging.getLogger()
+    root.handlers = [*(other for other in root.handlers if not isinstance(other, _Handler)), handler]
+    root.setLevel(level)
+    for name, least in QUIET.items():
+        logging.getLogger(name).setLevel(least)
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.StackInfoRenderer(),
+            ProcessorFormatter.wrap_for_formatter,
+        ],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        logger_factory=structlog.stdlib.LoggerFactory(),
+    )
+
+
+@contextmanager
+def restore() -> Iterator[None]:
+    """Put logging back as it was before, whatever is configured inside."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    levels = {name: logging.getLogger(name).level for name in QUIET}
+    was_configured, known = structlog.is_configured(), structlog.get_config()
+    try:
+        yield
+    finally:
+        root.handlers = handlers
+        root.setLevel(level)
+        for name, least in levels.items():
+            logging.getLogger(name).setLevel(least)
+        if was_configured:
+            structlog.configure(**known)
+        else:
+            structlog.reset_defaults()
+
+
+class _Handler(logging.Handler):
+    """Write lines to a stream, and never fail."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record, or drop it."""
+        try:
+            try:
+                line = self.format(record)
+            except Exception as error:
+                problem = logging.LogRecord(record.name, logging.ERROR, "", 0, "", (), None)
+                problem.msg = f"a log record could not be rendered: {type(error).__name__}"
+                line = self.format(problem)
+            try:
+                self._stream.write(line + "\n")
+            except UnicodeEncodeError:  # a terminal that knows no more than ASCII
+                self._stream.write(line.encode("ascii", "backslashreplace").decode() + "\n")
+            self._stream.flush()
+        except Exception:
+            # There is nobody left to tell: stderr itself is what failed.
+            return
+
+
+# Secrets
+
+
+_SECRET_NAME = re.compile(
+    "token|secret|passw(?:or)?d|passphrase|authori[sz]ation|apikey|accesskey|privatekey|signingkey"
+    "|cookie|signature|credential|bearer|jwt"
+)
+_HARMLESS_NAME = re.compile("(?:id|count|path|file|name|pattern)$")
+"""Names that speak about a secret, such as tokenId or password_file."""
+
+_NAME_IN_TEXT = (
+    r"(?:token|secret|passw(?:or)?d|passphrase|authori[sz]ation|api[_-]?key|access[_-]?key|private[_-]?key"
+    r"|signing[_-]?key|cookie|signature|credentials?)"
+)
+_RANDOM = r"[A-Za-z0-9_\-]"
+# Every pattern is linear: none begins with an unbounded repetition that could start anywhere.
+_SECRETS_IN_TEXT: tuple[tuple[re.Pattern[str], str], ...] = (
+    # A header, to the end of its line.
+    (
+        re.compile(
+            r"(?i)\b((?:proxy-)?authorization|(?:set-)?cookie|x-[a-z-]{0,40}(?:token|secret|key|signature))"
+            r"(['\"]?\s{0,4}:\s{0,4})[^\r\n]+"
+        ),
+        rf"\1\2{REDACTED}",
+    ),
+    # A field of a dict, of JSON or of a repr: 'botToken': 'x', "password":"x", secret='x', ?token=x
+    (
+        re.compile(
+            rf"(?i)({_NAME_IN_TEXT}(?:s|[_-]?(?:value|hash|key))?)(\\{{0,8}}['\"]\s{{0,4}}:\s{{0,4}}|\s{{0,2}}=\s{{0,2}})"
+            r"(?!None\b|null\b|true\b|false\b)"
+            r"(?:b?'(?:[^'\\]|\\.)*'?|b?\"(?:[^\"\\]|\\.)*\"?|\\{1,8}['\"][^'\"\\]*|[^\s,;&'\"()\[\]{}]+)"
+        ),
+        rf"\1\2{REDACTED}",
+    ),
+    # The same in prose, for names that no sentence of ours puts before a colon.
+    (
+        re.compile(
+            r"(?i)(passw(?:or)?d|passphrase|secret|api[_-]?key|(?:access|auth|bot|refresh)[_-]?token)(\s{0,2}:\s{0,4})"
+            r"[^\s,;&'\"()\[\]{}]+"
+        ),
+        rf"\1\2{REDACTED}",
+    ),
+    (re.compile(r"(?i)\b(bearer)\s{1,4}[A-Za-z0-9._~+/=\-]{8,}"), rf"\1 {REDACTED}"),
+    # The password of a URL, up to the last @ before its path.
+    (re.compile(r"(://[^\s/:@?#]{0,256}:)[^\s/?#]*@"), rf"\1{REDACTED}@"),
+    # Our own tokens.
+    (re.compile(rf"relay_{_RANDOM}{{32,}}"), REDACTED),
+    # Telegram's, also in the path of a URL.
+    (re.compile(rf"(?<!\d)\d{{5,16}}(?::|%3[Aa]){_RANDOM}{{30,}}"), REDACTED),
+    # Keys of model providers, webhooks, code hosts and chats, and JSON web tokens.
+    (re.compile(rf"(?<![A-Za-z0-9])sk[-_]{_RANDOM}{{16,}}"), REDACTED),
+    (re.compile(r"whsec_[A-Za-z0-9+/=_\-]{8,}"), REDACTED),
+    (re.compile(r"(?<![A-Za-z0-9])(?:gh[a-z]_|github_pat_|xox[a-z]-)[A-Za-z0-9_\-]{16,}"), REDACTED),
+    (re.compile(r"(?<![A-Za-z0-9_\-])eyJ[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]*"), REDACTED),
+)
+
+
+def redact_text(text: str) -> str:
+    """Return a text without what looks like a secret in it, cut to a length that fits a log."""
+    if len(text) > 4 * _MAX_TEXT:
+        text = text[: 4 * _MAX_TEXT]  # what this may cut in two is cut off below
+    for pattern, replacement in _SECRETS_IN_TEXT:
+        text = pattern.sub(replacement, text)
+    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}… ({len(text)} characters)"
+
+
+def redact(value: Any, *, depth: int = 0) -> Any:
+    """Return plain data of strings, numbers, lists and dicts without secrets, whatever the value was."""
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, str):
+        return redact_text(value)
+    if isinstance(value, Mapping | list | tuple | set | frozenset) and depth >= _MAX_DEPTH:
+        return "…"
+    if isinstance(value, Mapping):
+        items = [*value.items()][:_MAX_ITEMS]
+        return {redact_text(_show(key)): _redact_field(_show(key), each, depth + 1) for key, each in items}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [redact(each, depth=depth + 1) for each in [*value][:_MAX_ITEMS]]
+    return redact_text(_show(value))
+
+
+def _redact_field(name: str, value: Any, depth: int) -> Any:
+    # Whether there is a secret, and how many, is none: "requireTokens: true", "tokens: 3".
+    if value is None or isinstance(value, bool) or not _is_secret(name):
+        return redact(value, depth=depth)
+    if isinstance(value, int | float) and name.endswith("s"):
+        return redact(value)
+    return REDACTED
+
+
+def _is_secret(name: str) -> bool:
+    plain = re.sub("[^a-z0-9]", "", name.lower())
+    return _SECRET_NAME.search(plain) is not None and _HARMLESS_NAME.search(plain) is None
+
+
+def _show(value: object) -> str:
+    try:
+        return value if isinstance(value, str) else repr(value)
+    except Exception:
+        return f"<{type(value).__name__}>"
+
+
+# From a record to a line
+
+
+def _describe(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:
+    """Put a record's own fields first, where no other field can take their place."""
+    record: logging.LogRecord = event.pop("_record")
+    text = event.pop("event", "")
+    args = event.pop("positional_args", None)  # structlog's, which nobody has put in yet
+    if not event.pop("_from_structlog"):
+        event.update((key, value) for key, value in vars(record).items() if key not in _RECORD_KEYS)
+    own: EventDict = {
+        "time": iso(int(record.created * 1000)),
+        "level": record.levelname.lower(),
+        "logger": record.name,
+        "event": text % args if args else text,
+    }
+    own.update((f"{key}_" if key in _OWN else key, value) for key, value in event.items())
+    return own
+
+
+def _redact_event(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:
+    own: EventDict = {key: redact(event[key]) for key in _OWN}
+    own.update(redact({key: value for key, value in event.items() if key not in _OWN}))
+    return own
+
+
+def _json_line(logger: WrappedLogger, name: str, event: EventDict) -> str:
+    return json.dumps(event, default=_show)  # it escapes whatever is not printable ASCII
+
+
+_COLOURS = {"debug": "\x1b[2m", "info": "\x1b[32m", "warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[31m"}
+_RESET, _FAINT = "\x1b[0m", "\x1b[2m"
+# C0, DEL and C1; marks of line ends and of direction; what has no width; halves of characters.
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
+
+
+class _HumanLines:
+    """Render a record for people."""
+
+    def __init__(self, *, colours: bool) -> None:
+        self._colours = colours
+
+    def __call__(self, logger: WrappedLogger, name: str, event: EventDict) -> str:
+        blocks = [str(event.pop(key)) for key in ("stack", "stack_info", "exception") if key in event]
+        time, level, source, text = (_escape(_show(event.pop(key))) for key in _OWN)
+        line = f"{self._paint(_FAINT, time)} {self._paint(_COLOURS.get(level, ''), f'{level:8}')} {text}"
+        for key, value in [*event.items(), ("logger", source)]:
+            line += f" {self._paint(_FAINT, _escape(key) + '=')}{_human_value(value)}"
+        for block in blocks:
+            line += "".join(f"\n  | {_escape(each)}" for each in block.splitlines())
+        return line
+
+    def _paint(self, colour: str, text: str) -> str:
+        return f"{colour}{text}{_RESET}" if self._colours and colour else text
+
+
+def _human_value(value: Any) -> str:
+    if isinstance(value, str) and value and not re.search(r"[\s=\"']", value):
+        return _escape(value)
+    return _escape(json.dumps(value, ensure_ascii=False, default=_show))
+
+
+def _escape(text: str) -> str:
+    return _UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+
+
+def _is_terminal(stream: TextIO) -> bool:
+    try:
+        return stream.isatty()
+    except (AttributeError, ValueError):  # none at all, or closed
+        return False

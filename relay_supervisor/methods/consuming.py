@@ -1,0 +1,71 @@
+"""Reading messages through the socket: pushed, or pulled."""
+
+from __future__ import annotations
+
+from relay_core.protocol import (
+    ClaimParams,
+    CompleteParams,
+    DeliveryParams,
+    Done,
+    FailDeliveryParams,
+    FailParams,
+    Messages,
+    PeekParams,
+    Subscribed,
+    SubscribeParams,
+    SubscriptionParams,
+)
+from relay_supervisor.connection import Connection
+from relay_supervisor.services import Services
+
+
+async def subscribe(services: Services, connection: Connection, params: SubscribeParams) -> Subscribed:
+    """Push the messages of a pattern."""
+    connection.identity.check_reader(params.pattern)
+    subscription_id = await services.deliveries.subscribe(connection, params.pattern, params.max_in_flight)
+    return Subscribed(subscription_id=subscription_id)
+
+
+async def unsubscribe(services: Services, connection: Connection, params: SubscriptionParams) -> Done:
+    """Push no more of them."""
+    await services.deliveries.unsubscribe(connection, params.subscription_id)
+    return Done()
+
+
+def ack(services: Services, connection: Connection, params: DeliveryParams) -> Done:
+    """Take the client's word that a message was handled."""
+    services.deliveries.ack(connection, params.delivery_id)
+    return Done()
+
+
+def fail(services: Services, connection: Connection, params: FailDeliveryParams) -> Done:
+    """Take the client's word that a message could not be handled."""
+    services.deliveries.fail(connection, params.delivery_id, params.reason)
+    return Done()
+
+
+async def peek(services: Services, connection: Connection, params: PeekParams) -> Messages:
+    """Look at waiting messages."""
+    connection.identity.check_reader(params.subject)
+    return Messages(messages=await services.deliveries.peek(params.subject, params.limit))
+
+
+async def claim(services: Services, connection: Connection, params: ClaimParams) -> Messages:
+    """Take waiting messages."""
+    connection.identity.check_reader(params.subject)
+    taken = await services.deliveries.claim(connection, params.subject, params.limit, params.lease_ms)
+    return Messages(messages=taken)
+
+
+async def complete(services: Services, connection: Connection, params: CompleteParams) -> Done:
+    """Finish a claimed message."""
+    connection.identity.check_reader(params.subject)
+    await services.deliveries.complete(params.subject, params.id)
+    return Done()
+
+
+async def fail_claim(services: Services, connection: Connection, params: FailParams) -> Done:
+    """Make a dead letter of a claimed message."""
+    connection.identity.check_reader(params.subject)
+    await services.deliveries.fail_claim(params.subject, params.id, params.reason)
+    return Done()

@@ -1,0 +1,160 @@
+"""What operators look at and change: breakers, senders, adapters, rules, tokens, traces, jobs and reports."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from relay_core.breaker import CircuitState
+from relay_core.metrics import MetricsSnapshot
+from relay_core.operations import ConfiguredAdapter, JobRun
+from relay_core.protocol import (
+    AccessRules,
+    AdapterParams,
+    Adapters,
+    AddRuleParams,
+    AddTokenParams,
+    Breakers,
+    Done,
+    ForceBreakerParams,
+    IdParams,
+    JobParams,
+    Jobs,
+    NewToken,
+    Nothing,
+    ReloadAdaptersParams,
+    Removed,
+    RemoveRuleParams,
+    ReportContent,
+    ReportParams,
+    Reports,
+    ResetBreakerParams,
+    Senders,
+    Spans,
+    Tokens,
+)
+from relay_supervisor.connection import Connection
+from relay_supervisor.reports import find_reports, read_report
+from relay_supervisor.services import Services
+
+
+def list_breakers(services: Services, connection: Connection, params: Nothing) -> Breakers:
+    """List the breakers."""
+    return Breakers(breakers=services.relay.breakers())
+
+
+def reset_breaker(services: Services, connection: Connection, params: ResetBreakerParams) -> Done:
+    """Close a breaker."""
+    services.relay.reset_breaker(params.target, params.reason)
+    return Done()
+
+
+def force_breaker(services: Services, connection: Connection, params: ForceBreakerParams) -> Done:
+    """Hold a breaker open, or close it."""
+    services.relay.force_breaker(params.target, CircuitState(params.state), params.reason)
+    return Done()
+
+
+def list_senders(services: Services, connection: Connection, params: Nothing) -> Senders:
+    """Tell what each sender has used of its limit."""
+    return Senders(senders=services.relay.senders())
+
+
+def list_adapters(services: Services, connection: Connection, params: Nothing) -> Adapters:
+    """List the adapters."""
+    return Adapters(adapters=services.adapters.states(), problem=services.adapters.problem)
+
+
+async def enable_adapter(services: Services, connection: Connection, params: AdapterParams) -> ConfiguredAdapter:
+    """Run an adapter from now on."""
+    return await services.adapters.enable(params.id)
+
+
+async def disable_adapter(services: Services, connection: Connection, params: AdapterParams) -> ConfiguredAdapter:
+    """Run an adapter no longer; its mail waits."""
+    return await services.adapters.disable(params.id)
+
+
+async def test_adapter(services: Services, connection: Connection, params: AdapterParams) -> ConfiguredAdapter:
+    """Ask an adapter whether it is well."""
+    return await services.adapters.test(params.id)
+
+
+async def reload_adapters(services: Services, connection: Connection, params: ReloadAdaptersParams) -> Adapters:
+    """Read adapters.json again, or make one anew."""
+    await services.adapters.reload(params.id)
+    return list_adapters(services, connection, Nothing())
+
+
+def list_rules(services: Services, connection: Connection, params: Nothing) -> AccessRules:
+    """List the access rules."""
+    access = services.relay.bus.access
+    return AccessRules(rules=access.rules(), broken=access.broken)
+
+
+async def add_rule(services: Services, connection: Connection, params: AddRuleParams) -> AccessRules:
+    """Add an access rule."""
+    await asyncio.to_thread(services.relay.bus.access.add_rule, params.rule)
+    return list_rules(services, connection, Nothing())
+
+
+async def remove_rule(services: Services, connection: Connection, params: RemoveRuleParams) -> Removed:
+    """Remove access rules."""
+    removed = await asyncio.to_thread(services.relay.bus.access.remove_rule, params.sender, params.to)
+    return Removed(removed=removed)
+
+
+def list_tokens(services: Services, connection: Connection, params: Nothing) -> Tokens:
+    """List the tokens."""
+    return Tokens(tokens=services.tokens.list(), broken=services.tokens.broken)
+
+
+async def add_token(services: Services, connection: Connection, params: AddTokenParams) -> NewToken:
+    """Make a token."""
+    info, token = await asyncio.to_thread(services.tokens.add, params.pattern, params.note)
+    return NewToken(token=token, info=info)
+
+
+async def remove_token(services: Services, connection: Connection, params: IdParams) -> Done:
+    """Make a token worthless, also on open connections."""
+    await asyncio.to_thread(services.tokens.remove, params.id)
+    services.disown()
+    return Done()
+
+
+async def trace(services: Services, connection: Connection, params: IdParams) -> Spans:
+    """Tell what became of a message."""
+    return Spans(spans=await services.relay.trace(params.id))
+
+
+async def conversation(services: Services, connection: Connection, params: IdParams) -> Spans:
+    """Tell what became of every message that followed from one."""
+    return Spans(spans=await services.relay.conversation(params.id))
+
+
+def metrics(services: Services, connection: Connection, params: Nothing) -> MetricsSnapshot:
+    """Return what has been counted since the start."""
+    return services.relay.metrics()
+
+
+def list_jobs(services: Services, connection: Connection, params: Nothing) -> Jobs:
+    """List the jobs."""
+    return Jobs(jobs=services.jobs.states())
+
+
+def run_job(services: Services, connection: Connection, params: JobParams) -> Any:
+    """Run a job now; the answer comes when it has ended, unless the client does not want to wait."""
+    if params.wait:
+        return services.jobs.run(params.name)
+    services.jobs.start(params.name)
+    return JobRun(started_at=services.relay.bus.clock.now_ms())
+
+
+async def list_reports(services: Services, connection: Connection, params: Nothing) -> Reports:
+    """List the nightly reports."""
+    return Reports(reports=await asyncio.to_thread(find_reports, services.relay.bus.data_dir.reports))
+
+
+async def get_report(services: Services, connection: Connection, params: ReportParams) -> ReportContent:
+    """Return a nightly report."""
+    return await asyncio.to_thread(read_report, services.relay.bus.data_dir.reports, params.date)

@@ -1,0 +1,146 @@
+"""The supervisor as a process: logs, signals, the service manager, and what it exits with.
+
+1. SIGTERM or SIGINT: stop, finishing what is in flight; exit 0. A second one: exit at once.
+2. SIGHUP: read the operator's files again.
+3. The service manager is told when it is ready, reloading and stopping, and that it is alive: from the event loop,
+   so that a loop that hangs is noticed.
+4. A start that fails says why in one line and exits 1; nothing of it stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from relay_core import __version__
+from relay_core.clock import SystemClock
+from relay_core.config import LogsConfig, RelayConfig, load_config
+from relay_core.datadir import DataDir
+from relay_core.errors import ConfigError, RelayError
+from relay_core.tasks import Tasks
+from relay_supervisor.logs import configure_logging
+from relay_supervisor.notify import Notifier
+from relay_supervisor.server import raise_file_limit
+from relay_supervisor.supervisor import Supervisor
+
+logger = logging.getLogger(__name__)
+
+STATUS_SECS = 10.0
+
+
+def run(data_dir: Path | None, socket: Path | None) -> NoReturn:
+    """Run the supervisor until it is told to stop, and exit."""
+    configure_logging(_logs_config(data_dir))
+    raise_file_limit()
+    with asyncio.Runner(loop_factory=_new_loop) as runner:
+        code = runner.run(_serve(data_dir, socket))
+        # Everything is closed. Leaving the runner would wait for every thread, also one that a plugin has lost.
+        logging.shutdown()
+        sys.stdout.flush()
+        os._exit(code)
+
+
+async def _serve(data_dir: Path | None, socket: Path | None) -> int:
+    supervisor = Supervisor(data_dir, socket)
+    tasks = Tasks()
+    notifier = Notifier()
+    _listen_for_signals(supervisor, tasks, notifier)
+    try:
+        async with supervisor:
+            info = supervisor.services.info()
+            logger.info(
+                "relay %s is ready: socket %s, data %s, pid %d, durability %s (%s)",
+                __version__,
+                info.socket,
+                info.data_dir,
+                info.pid,
+                info.durability,
+                info.promise,
+            )
+            for problem in supervisor.services.problems():
+                logger.warning("%s", problem)
+            notifier.ready(_status(supervisor))
+            tasks.start(_stay_alive(supervisor, notifier), name="watchdog")
+            await supervisor.stopping.wait()
+            logger.info("stopping")
+            notifier.stopping()
+        await tasks.close()
+    except RelayError as error:
+        await tasks.close()
+        logger.error("cannot start: %s", error.message)
+        return 1
+    logger.info("stopped")
+    return 0
+
+
+def _listen_for_signals(supervisor: Supervisor, tasks: Tasks, notifier: Notifier) -> None:
+    loop = asyncio.get_running_loop()
+
+    def stop(number: int) -> None:
+        if supervisor.stopping.is_set():
+            os._exit(128 + number)  # asked twice: whoever asks does not want to wait
+        supervisor.stopping.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, number)
+
+    def reload() -> None:
+        if hasattr(supervisor, "services"):  # else it is starting: the files are just being read
+            tasks.start(_reload(supervisor, notifier), name="reload")
+
+    loop.add_signal_handler(signal.SIGHUP, reload)
+
+
+async def _reload(supervisor: Supervisor, notifier: Notifier) -> None:
+    notifier.reloading()
+    problems = await supervisor.services.reload()
+    configure_logging(supervisor.services.relay.bus.config.logs)
+    logger.info("the operator's files were read again")
+    for problem in problems:
+        logger.warning("%s", problem)
+    notifier.ready(_status(supervisor))
+
+
+async def _stay_alive(supervisor: Supervisor, notifier: Notifier) -> None:
+    """Tell the service manager, again and again, that the loop still turns."""
+    interval = notifier.watchdog_interval()
+    clock = SystemClock()
+    told = clock.monotonic()
+    while True:
+        await asyncio.sleep(min(interval or STATUS_SECS, STATUS_SECS))
+        notifier.watchdog()
+        if clock.monotonic() - told >= STATUS_SECS:
+            told = clock.monotonic()
+            notifier.status(_status(supervisor))
+
+
+def _status(supervisor: Supervisor) -> str:
+    services = supervisor.services
+    metrics = services.relay.metrics()
+    problems = f", {len(services.problems())} problems" if services.problems() else ""
+    return (
+        f"{len(services.relay.endpoints())} endpoints, {len(services.connections)} connections, "
+        f"{metrics.rate_60s:g} messages/s{problems}"
+    )
+
+
+def _logs_config(data_dir: Path | None) -> LogsConfig:
+    """Return how to log, as far as config.json can be read: what is wrong with it is told when the bus starts."""
+    try:
+        return load_config(DataDir(data_dir).config, RelayConfig()).logs
+    except ConfigError:
+        return LogsConfig()
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        print("uvloop is not installed: asyncio's own, slower loop is used", file=sys.stderr)  # noqa: T201
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()

@@ -1,0 +1,56 @@
+"""The nightly reports, as Spark has left them: ``reports/date=YYYY-MM-DD/report.json``. No JVM is needed to read one.
+
+A report is swapped in when it is complete, so whatever lies under such a name can be read. Blocks.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import orjson
+
+from relay_core.errors import NotFound, StorageError
+from relay_core.protocol import Report, ReportContent
+
+MAX_BYTES = 3 * 1024 * 1024
+"""Of one report: it must fit into a frame."""
+
+_NAME = re.compile(r"date=(\d{4}-\d{2}-\d{2})")
+
+
+def find_reports(directory: Path) -> list[Report]:
+    """Return the reports there are, newest first."""
+    found = []
+    for path in directory.glob("date=*/report.json"):
+        name = _NAME.fullmatch(path.parent.name)
+        if name is not None and path.is_file():
+            about = path.stat()
+            found.append(Report(date=name[1], made_at=int(about.st_mtime * 1000), bytes=about.st_size))
+    return sorted(found, key=lambda report: report.date, reverse=True)
+
+
+def read_report(directory: Path, date: str | None) -> ReportContent:
+    """Return the report of a day, or the newest.
+
+    Raises:
+        NotFound: if there is none.
+        StorageError: if it cannot be read.
+    """
+    if date is None:
+        reports = find_reports(directory)
+        if not reports:
+            raise NotFound("no report yet: make one with 'relay report run'", what="report")
+        date = reports[0].date
+    path = directory / f"date={date}" / "report.json"
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise StorageError(f"{path} is larger than {MAX_BYTES} bytes", path=str(path))
+        report = orjson.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise NotFound(f"no report of {date}: 'relay report list' shows those there are", what=date) from None
+    except (OSError, ValueError) as error:
+        raise StorageError(f"cannot read {path}: {error}", path=str(path)) from error
+    if not isinstance(report, dict):
+        raise StorageError(f"{path} is no report", path=str(path))
+    return ReportContent(date=date, report=report)

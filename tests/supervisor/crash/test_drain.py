@@ -1,0 +1,151 @@
+"""SIGTERM under load: what was answered is there, what was in hand is finished, what came too late is asked again."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from relay_core.client import RelayClient
+from relay_core.deadletters import Code
+from tests.supervisor.crash.traffic import KEPT, Traffic
+from tests.supervisor.daemon import UNLIMITED, Daemon, a_daemon
+from tests.supervisor.inside import until
+
+SLOW = "relay.work.slow"
+
+
+class Raw:
+    """A connection without a client, which sees every answer as it is."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def ask(self, method: str, **params: Any) -> Any:
+        """Ask, and return the answer; notifications are skipped."""
+        self._writer.write(orjson.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}) + b"\n")
+        while line := await self._reader.readline():
+            frame = orjson.loads(line)
+            if frame.get("id") == 1:
+                return frame
+        raise AssertionError("the connection was closed")
+
+    async def close(self) -> None:
+        self._writer.close()
+        await self._writer.wait_closed()
+
+
+class SlowConsumer:
+    """Somebody who has one message in hand until he is told to let go of it."""
+
+    def __init__(self) -> None:
+        self.in_hand = asyncio.Event()
+        self.let_go = asyncio.Event()
+        self.handled: list[Any] = []
+
+    async def consume(self, client: RelayClient) -> None:
+        """Take one message, and go."""
+        async with client.subscribe(SLOW) as messages:
+            async for envelope in messages:
+                self.in_hand.set()
+                await self.let_go.wait()
+                self.handled.append(envelope.payload)
+                return
+
+
+async def begin_to_stop(daemon: Daemon) -> None:
+    daemon.send(signal.SIGTERM)
+    await until(lambda: not daemon.socket.exists())
+
+
+async def open_raw(daemon: Daemon) -> Raw:
+    return Raw(*await asyncio.open_unix_connection(daemon.socket))
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("durability", [pytest.param("os", marks=pytest.mark.slow), "fsync"])
+async def test_a_stop_under_load_loses_and_doubles_nothing(tmp_path: Path, durability: str) -> None:
+    async with AsyncExitStack() as stack:
+        daemon = await stack.enter_async_context(a_daemon(tmp_path, {**UNLIMITED, "durability": durability}))
+        clients = [await stack.enter_async_context(daemon.client(timeout=60)) for _ in range(8)]
+        traffic, slow = Traffic(daemon.data_dir), SlowConsumer()
+        await traffic.register(clients[0])
+        await clients[0].register_endpoint(SLOW)
+        await clients[0].publish(SLOW, {"n": -1}, sender="s")
+        raw = await open_raw(daemon)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(slow.consume(clients[0]))
+            await slow.in_hand.wait()
+            for client in clients:
+                for _ in range(4):
+                    group.create_task(traffic.publish(client))
+            await until(lambda: traffic.answered_more_than(200))
+            await begin_to_stop(daemon)
+            refused = await raw.ask("publish", subject=KEPT, payload={"n": -2}, **{"from": "s"})
+            assert refused["error"]["data"]["code"] == "stopping"
+            assert "result" in await raw.ask("server.ping")
+            await raw.close()
+            assert daemon.process.returncode is None
+            slow.let_go.set()
+            assert await daemon.process.wait() == 0
+            before = len(traffic.answered)
+            assert not daemon.socket.exists()
+            assert not [one for one in traffic.found() if one[2] in ("cur", "failed")]
+            await daemon.start()
+            await until(lambda: traffic.answered_more_than(before + 200))
+            traffic.stop()
+        assert await daemon.stop() == 0
+    assert slow.handled == [{"n": -1}]
+    traffic.check(parked=frozenset())
+    assert {number for number, *_ in traffic.found()} == set(traffic.answered)
+
+
+async def test_what_is_in_hand_is_finished_and_nothing_more_is_begun(tmp_path: Path) -> None:
+    async with a_daemon(tmp_path) as daemon, daemon.client() as client:
+        slow = SlowConsumer()
+        await client.register_endpoint(SLOW)
+        for number in range(3):
+            await client.publish(SLOW, number, sender="s")
+        async with asyncio.TaskGroup() as group:
+            group.create_task(slow.consume(client))
+            await slow.in_hand.wait()
+            await begin_to_stop(daemon)
+            slow.let_go.set()
+        assert await daemon.process.wait() == 0
+        assert slow.handled == [0]
+        assert len(list(daemon.data_dir.glob("mailboxes/*/new/*.json"))) == 2
+        assert list(daemon.data_dir.glob("mailboxes/*/failed/*.json")) == []
+
+
+async def test_a_claim_can_still_be_completed_while_it_stops(tmp_path: Path) -> None:
+    async with a_daemon(tmp_path) as daemon, daemon.client() as client:
+        await client.register_endpoint(SLOW)
+        await client.publish(SLOW, 1, sender="s")
+        (taken,) = await client.claim(SLOW)
+        await begin_to_stop(daemon)
+        await client.complete(SLOW, taken.id)
+        assert await daemon.process.wait() == 0
+        assert list(daemon.data_dir.glob("mailboxes/*/*/*.json")) == []
+
+
+@pytest.mark.slow
+async def test_a_consumer_that_never_answers_cannot_prevent_a_stop(tmp_path: Path) -> None:
+    async with a_daemon(tmp_path) as daemon, daemon.client() as client:
+        await client.register_endpoint(SLOW)
+        await client.register_endpoint(KEPT)
+        await client.publish(SLOW, "pushed", sender="s")
+        await client.publish(KEPT, "claimed", sender="s")
+        messages = await client.subscribe(SLOW)
+        await anext(messages)
+        await client.claim(KEPT)
+        assert await daemon.stop() == 0
+        await daemon.start()
+        letters = await client.dead_letters()
+        assert sorted(letter.envelope.payload for letter in letters if letter.envelope) == ["claimed", "pushed"]
+        assert {letter.code for letter in letters} <= {Code.DISCONNECTED, Code.INTERRUPTED}

@@ -1,0 +1,301 @@
+"""Messages in the hands of socket clients: each is answered once, by its holder, who gets no more than it asked for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relay_core.config import DispatchConfig, LimitsConfig, RelayConfig
+from relay_core.core import RelayCore
+from relay_core.deadletters import DeadLetter
+from relay_core.errors import Closed
+from relay_core.testing import FakeClock
+from relay_supervisor.supervisor import Supervisor
+from tests.supervisor.raw_client import Raw, a_supervisor, kind, until
+
+A = "relay.agent.a"
+
+
+@pytest.fixture
+async def supervisor(data_dir: Path) -> AsyncIterator[Supervisor]:
+    async with a_supervisor(data_dir) as running:
+        await running.services.relay.register_endpoint(A)
+        yield running
+
+
+@pytest.fixture
+async def raw(supervisor: Supervisor) -> AsyncIterator[Raw]:
+    async with Raw(supervisor.socket) as connected:
+        yield connected
+
+
+@pytest.fixture
+def relay(supervisor: Supervisor) -> RelayCore:
+    return supervisor.services.relay
+
+
+async def publish(relay: RelayCore, subject: str = A, payload: Any = None) -> str:
+    return (await relay.publish(subject, payload or {"content": "hi"}, sender="relay.agent.s")).message_id
+
+
+async def letters(relay: RelayCore, count: int) -> list[DeadLetter]:
+    async def parked() -> bool:
+        return len(await relay.dead_letters()) >= count
+
+    await until(parked)
+    found = await relay.dead_letters()
+    assert len(found) == count
+    return found
+
+
+def depth(relay: RelayCore, subject: str = A) -> int:
+    return next(one.depth for one in relay.mailboxes() if one.subject == subject)
+
+
+async def test_a_pushed_message_is_finished_by_its_ack(raw: Raw, relay: RelayCore) -> None:
+    subscribed = await raw.call("subscribe", pattern=A)
+    message_id = await publish(relay)
+    note = await raw.note()
+    assert note["subscriptionId"] == subscribed["subscriptionId"]
+    assert note["envelope"]["id"] == message_id
+    assert await raw.call("ack", deliveryId=note["deliveryId"]) == {}
+    await relay.idle()
+    assert [span.status for span in await relay.trace(message_id)] == ["done"]
+    assert depth(relay) == 0
+    assert await relay.dead_letters() == []
+
+
+async def test_messages_that_waited_are_pushed_oldest_first_and_one_at_a_time(raw: Raw, relay: RelayCore) -> None:
+    sent = [await publish(relay) for _ in range(5)]
+    await raw.call("subscribe", pattern=A)
+    got = []
+    for _ in sent:
+        note = await raw.note()
+        got.append(note["envelope"]["id"])
+        assert not raw.notes  # nothing beyond the one in hand
+        await raw.call("ack", deliveryId=note["deliveryId"])
+    assert got == sent
+
+
+async def test_fail_parks_the_message_with_the_reason(raw: Raw, relay: RelayCore) -> None:
+    await raw.call("server.hello", client="worker 7")
+    await raw.call("subscribe", pattern=A)
+    message_id = await publish(relay)
+    await raw.call("fail", deliveryId=(await raw.note())["deliveryId"], reason="the tool crashed")
+    [letter] = await letters(relay, 1)
+    assert letter.message_id == message_id
+    assert letter.code == "consumer_failed"
+    assert "the tool crashed" in letter.reason
+    assert "worker 7" in letter.reason
+
+
+@pytest.mark.parametrize("second", ["ack", "fail"])
+@pytest.mark.parametrize("first", ["ack", "fail"])
+async def test_a_delivery_is_answered_once(raw: Raw, relay: RelayCore, first: str, second: str) -> None:
+    await raw.call("subscribe", pattern=A)
+    await publish(relay)
+    delivery = (await raw.note())["deliveryId"]
+    reason = {"ack": {}, "fail": {"reason": "no"}}
+    asked = [raw.ask(word, deliveryId=delivery, **reason[word]) for word in (first, second)]  # at the same moment
+    assert (await raw.answer(asked[0]))["result"] == {}
+    assert kind(await raw.answer(asked[1]))[0] == "NotFound"
+    assert (await raw.refusal(second, deliveryId=delivery, **reason[second]))[0] == "NotFound"
+    await relay.idle()
+    assert len(await relay.dead_letters()) == (first == "fail")
+
+
+async def test_a_delivery_can_be_answered_by_its_holder_alone(
+    raw: Raw, relay: RelayCore, supervisor: Supervisor
+) -> None:
+    await raw.call("subscribe", pattern=A)
+    await publish(relay)
+    delivery = (await raw.note())["deliveryId"]
+    async with Raw(supervisor.socket) as other:
+        assert (await other.refusal("ack", deliveryId=delivery))[0] == "NotFound"
+        assert (await other.refusal("fail", deliveryId=delivery, reason="mine"))[0] == "NotFound"
+    await raw.call("ack", deliveryId=delivery)
+    await relay.idle()
+    assert await relay.dead_letters() == []
+
+
+async def test_max_in_flight_1_pushes_one_at_a_time_mailbox_after_mailbox_and_the_rest_waits_in_new(
+    raw: Raw, relay: RelayCore
+) -> None:
+    subjects = [f"relay.many.m{number}" for number in range(5)]
+    for subject in subjects:
+        await relay.register_endpoint(subject)
+        for _ in range(4):
+            await publish(relay, subject)
+    await raw.call("subscribe", pattern="relay.many.*", maxInFlight=1)
+    seen = []
+    for handled in range(20):
+        note = await raw.note()
+        seen.append(note["envelope"]["subject"])
+        await raw.call("server.ping")
+        assert not raw.notes  # no second one before this one is answered
+        assert sum(depth(relay, subject) for subject in subjects) == 20 - handled - 1
+        await raw.call("ack", deliveryId=note["deliveryId"])
+    for turn in range(4):
+        assert sorted(seen[turn * 5 : turn * 5 + 5]) == subjects  # each once before any a second time
+    await relay.idle()
+    assert await relay.dead_letters() == []
+
+
+async def test_what_waits_for_its_turn_never_times_out(data_dir: Path) -> None:
+    config = RelayConfig(durability="os", dispatch=DispatchConfig(handler_timeout_ms=300))
+    async with a_supervisor(data_dir, config) as supervisor, Raw(supervisor.socket) as raw:
+        relay = supervisor.services.relay
+        subjects = [f"relay.many.m{number}" for number in range(3)]
+        for subject in subjects:
+            await relay.register_endpoint(subject)
+            await publish(relay, subject)
+        await raw.call("subscribe", pattern="relay.many.*", maxInFlight=1)
+        for parked in range(3):  # none is answered, so each takes the whole timeout, and the others wait for it
+            await raw.note()
+            found = await relay.dead_letters()
+            assert len(found) == parked
+            assert sum(depth(relay, subject) for subject in subjects) == 3 - parked - 1
+        assert [letter.code for letter in await letters(relay, 3)] == ["timeout"] * 3
+
+
+async def test_after_unsubscribe_the_one_in_hand_can_still_be_answered_and_no_more_come(
+    raw: Raw, relay: RelayCore
+) -> None:
+    subscribed = await raw.call("subscribe", pattern=A)
+    first, second = await publish(relay), await publish(relay)
+    delivery = (await raw.note())["deliveryId"]
+    await raw.call("unsubscribe", **subscribed)
+    assert (await raw.refusal("unsubscribe", **subscribed))[0] == "NotFound"
+    await raw.call("ack", deliveryId=delivery)
+    await relay.idle()
+    assert [span.status for span in await relay.trace(first)] == ["done"]
+    assert [envelope.id for envelope in await relay.inbox(A)] == [second]
+    await raw.call("server.ping")
+    assert not raw.notes
+
+
+async def test_a_message_too_large_for_a_frame_is_parked_and_the_next_one_comes(data_dir: Path) -> None:
+    config = RelayConfig(durability="os", limits=LimitsConfig(max_payload_bytes=8 * 1024 * 1024))
+    async with a_supervisor(data_dir, config) as supervisor, Raw(supervisor.socket) as raw:
+        relay = supervisor.services.relay
+        await relay.register_endpoint(A)
+        large = await publish(relay, payload={"content": "x" * (5 * 1024 * 1024)})
+        assert (await raw.refusal("inbox.peek", subject=A)) == ("ProtocolError", "frame_too_large")
+        small = await publish(relay)
+        await raw.call("subscribe", pattern=A)
+        note = await raw.note()
+        assert note["envelope"]["id"] == small
+        await raw.call("ack", deliveryId=note["deliveryId"])
+        [letter] = await letters(relay, 1)
+        assert (letter.message_id, letter.code) == (large, "consumer_failed")
+        assert "frame" in letter.reason
+
+
+async def test_two_subscribers_of_one_mailbox_both_get_the_message(
+    raw: Raw, relay: RelayCore, supervisor: Supervisor
+) -> None:
+    async with Raw(supervisor.socket) as other:
+        await raw.call("subscribe", pattern=A)
+        await other.call("subscribe", pattern="relay.agent.*")
+        first, second = await publish(relay), await publish(relay)
+        note = await raw.note()
+        assert note["envelope"]["id"] == first
+        await raw.call("ack", deliveryId=note["deliveryId"])
+        await raw.call("server.ping")
+        assert not raw.notes  # the other one still has the first in hand
+        note = await other.note()
+        assert note["envelope"]["id"] == first
+        await other.call("fail", deliveryId=note["deliveryId"], reason="not me")
+        assert [(await one.note())["envelope"]["id"] for one in (raw, other)] == [second, second]
+    assert [span.status for span in await relay.trace(first)] == ["partial"]
+    assert await relay.dead_letters() == []
+
+
+async def test_a_claim_is_finished_once_and_is_in_hand_no_longer(
+    raw: Raw, relay: RelayCore, supervisor: Supervisor
+) -> None:
+    done, failed = await publish(relay), await publish(relay)
+    assert len((await raw.call("inbox.claim", subject=A, limit=5))["messages"]) == 2
+    assert len(supervisor.services.deliveries.in_hand()) == 2
+    await raw.call("inbox.complete", subject=A, id=done)
+    await raw.call("inbox.fail", subject=A, id=failed, reason="no")
+    assert supervisor.services.deliveries.in_hand() == []
+    for id in (done, failed):
+        assert (await raw.refusal("inbox.complete", subject=A, id=id))[0] == "NotFound"
+    await raw.close()
+    await until(lambda: not supervisor.services.connections)
+    [letter] = await relay.dead_letters()
+    assert (letter.message_id, letter.code) == (failed, "consumer_failed")
+
+
+async def test_claims_fit_into_an_answer_and_the_rest_stays(raw: Raw, relay: RelayCore) -> None:
+    for _ in range(6):
+        await publish(relay, payload={"content": "x" * 700_000})
+    taken = (await raw.call("inbox.claim", subject=A, limit=100))["messages"]
+    assert len(taken) == 3
+    assert depth(relay) == 3
+    assert len((await raw.call("inbox.peek", subject=A, limit=100))["messages"]) == 2
+
+
+@pytest.mark.parametrize("lease_ms", [None, 5000], ids=["for the connection", "for a time"])
+async def test_nothing_is_claimed_for_a_connection_that_is_gone(
+    raw: Raw, relay: RelayCore, supervisor: Supervisor, lease_ms: int | None
+) -> None:
+    await publish(relay)
+    await raw.call("server.ping")
+    [connection] = supervisor.services.connections
+    await raw.close()
+    await until(lambda: connection.closed)
+    with pytest.raises(Closed):
+        await supervisor.services.deliveries.claim(connection, A, 1, lease_ms)
+    assert depth(relay) == 1
+    assert await relay.dead_letters() == []
+
+
+async def test_of_claims_cut_off_each_message_is_parked_or_still_waits(
+    raw: Raw, relay: RelayCore, supervisor: Supervisor
+) -> None:
+    sent = [await publish(relay) for _ in range(50)]
+    for _ in sent:
+        raw.ask("inbox.claim", subject=A)
+    raw.writer.transport.abort()
+
+    async def settled() -> bool:
+        return depth(relay) + len(await relay.dead_letters()) == len(sent)
+
+    await until(lambda: not supervisor.services.connections)
+    await until(settled)
+    parked = await relay.dead_letters()
+    assert {letter.code for letter in parked} <= {"disconnected"}
+    waiting = [envelope.id for envelope in await relay.inbox(A, 50)]
+    assert sorted([*waiting, *(letter.message_id for letter in parked)]) == sorted(sent)
+
+
+async def test_a_lease_outlives_its_connection_until_it_runs_out(data_dir: Path) -> None:
+    clock = FakeClock()
+    async with a_supervisor(data_dir, clock=clock) as supervisor, AsyncExitStack() as stack:
+        relay = supervisor.services.relay
+        await relay.register_endpoint(A)
+        kept, lost = await publish(relay), await publish(relay)
+        first = await stack.enter_async_context(Raw(supervisor.socket))
+        taken = (await first.call("inbox.claim", subject=A, limit=2, leaseMs=5000))["messages"]
+        assert [one["id"] for one in taken] == [kept, lost]
+        await first.close()
+        await until(lambda: not supervisor.services.connections)
+        second = await stack.enter_async_context(Raw(supervisor.socket))
+        await second.call("inbox.complete", subject=A, id=kept)
+        clock.advance(4.9)
+        await asyncio.sleep(0)
+        assert await relay.dead_letters() == []
+        clock.advance(0.2)
+        [letter] = await letters(relay, 1)
+        assert (letter.message_id, letter.code) == (lost, "timeout")
+        assert (await second.refusal("inbox.complete", subject=A, id=lost))[0] == "NotFound"
+        clock.advance(10)
+        await second.call("server.ping")
+        assert len(await relay.dead_letters()) == 1

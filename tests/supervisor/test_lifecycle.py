@@ -1,0 +1,345 @@
+"""The daemon starts once, stops in good order, and a killed one prevents nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relay_core import NotFound, SupervisorUnavailable
+from relay_core.client import RelayClient
+from tests.supervisor.daemon import OS, Daemon, a_daemon
+from tests.supervisor.inside import until
+
+A = "relay.agent.a"
+B = "relay.agent.b"
+PLUGIN = Path(__file__).parent / "plugins" / "diary.py"
+
+
+@asynccontextmanager
+async def a_message_in_hand(daemon: Daemon) -> AsyncIterator[RelayClient]:
+    """Hold up the stop of a daemon: somebody has a message and says nothing of it."""
+    async with daemon.client() as client:
+        await client.register_endpoint(A)
+        await client.publish(A, "held", sender=B)
+        messages = await client.subscribe(A)
+        await anext(messages)
+        yield client
+
+
+@contextmanager
+def behind_its_back(path: Path) -> Iterator[Path]:
+    """Write to a file in a way that no watcher of its directory hears of."""
+    other_name = path.parent.parent / f"other-name-of-{path.name}"
+    os.link(path, other_name)
+    yield other_name
+    other_name.unlink()
+
+
+def lines(daemon: Daemon) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in daemon.output().splitlines()]
+
+
+def said(daemon: Daemon, text: str) -> bool:
+    return any(text in line["event"] for line in lines(daemon))
+
+
+# Starting
+
+
+async def test_it_starts_answers_and_stops_with_0(tmp_path: Path) -> None:
+    async with a_daemon(tmp_path) as daemon:
+        async with daemon.client() as client:
+            info = await client.info()
+        assert info.pid == daemon.pid
+        assert await daemon.stop() == 0
+        assert not daemon.socket.exists()
+
+
+async def test_logs_are_json_where_nobody_reads_them(tmp_path: Path) -> None:
+    async with a_daemon(tmp_path) as daemon:
+        assert await daemon.stop() == 0
+        assert said(daemon, "is ready")
+        assert {line["level"] for line in lines(daemon)} == {"info"}
+        assert [line["event"] for line in lines(daemon)][-2:] == ["stopping", "stopped"]
+
+
+@pytest.mark.parametrize(
+    "own_socket",
+    [pytest.param(False, id="same-socket"), pytest.param(True, id="other-socket", marks=pytest.mark.slow)],
+)
+async def test_a_second_one_names_the_first_and_harms_nothing(tmp_path: Path, own_socket: bool) -> None:
+    async with a_daemon(tmp_path) as first:
+        path = first.socket.with_name("second.sock") if own_socket else first.socket
+        second = Daemon(first.data_dir, path)
+        second.log = tmp_path / "second.log"
+        async with first.client() as client:
+            await client.register_endpoint(A)
+            await second.launch()
+            assert await second.process.wait() == 1
+            (line,) = lines(second)
+            assert line["level"] == "error"
+            assert line["event"].startswith("cannot start: ")
+            assert f"{first.pid}" in line["event"]
+            assert (await client.publish(A, 1, sender=B)).delivered_to == 1
+        async with first.client() as client:
+            assert len(await client.inbox(A)) == 1
+        assert not first.socket.with_name("second.sock").exists()
+        assert await first.stop() == 0
+
+
+@pytest.mark.slow
+async def test_another_data_directory_cannot_take_a_socket_that_is_served(tmp_path: Path) -> None:
+    async with a_daemon(tmp_path) as first:
+        other = tmp_path / "other"
+        other.mkdir(mode=0o700)
+        second = Daemon(other, first.socket)
+        await second.launch()
+        assert await second.process.wait() == 1
+        assert "is served by another supervisor" in second.output()
+        async with first.client() as client:
+            assert (await client.info()).pid == first.pid
+
+
+async def test_what_a_killed_one_left_prevents_nothing(tmp_path: Path) -> None:
+    async with a_daemon(tmp_path) as daemon:
+        async with daemon.client() as client:
+            await client.register_endpoint(A)
+            await client.publish(A, "still here", sender=B)
+        await daemon.kill()
+        assert daemon.socket.is_socket()
+        assert (daemon.data_dir / "relay.lock").read_text().strip() == f"{daemon.pid}"
+        with pytest.raises(SupervisorUnavailable, match="is gone"):
+            await daemon.client().__aenter__()
+        await daemon.start()
+        async with daemon.client() as client:
+            assert (await client.info()).pid == daemon.pid
+            assert [one.payload for one in await client.inbox(A)] == ["still here"]
+
+
+BAD_CONFIGS: dict[str, tuple[str, str]] = {
+    "unknown key": ('{"durabilty": "os"}', "unknown key 'durabilty', did you mean 'durability'?"),
+    "bad value": ('{"budget": {"maxHops": 0}}', "budget.maxHops"),
+    "no JSON": ("{", "config.json is not JSON"),
+    "no object": ("[]", "must hold one JSON object"),
+}
+
+
+@pytest.mark.parametrize(("text", "complaint"), BAD_CONFIGS.values(), ids=list(BAD_CONFIGS))
+async def test_a_bad_config_prevents_a_start_in_one_clear_line(tmp_path: Path, text: str, complaint: str) -> None:
+    async with a_daemon(tmp_path, started=False) as daemon:
+        (daemon.data_dir / "config.json").write_text(text)
+        await daemon.launch()
+        assert await daemon.process.wait() == 1
+        (line,) = lines(daemon)
+        assert line["event"].startswith("cannot start: ")
+        assert complaint in line["event"]
+        assert not daemon.socket.exists()
+
+
+# Stopping
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_stops_it_in_good_order(tmp_path: Path, number: signal.Signals) -> None:
+    async with a_daemon(tmp_path) as daemon, daemon.client() as client:
+        await client.register_endpoint(A)
+        for payload in range(20):
+            await client.publish(A, payload, sender=B)
+        daemon.send(number)
+        assert await daemon.process.wait() == 0
+        assert not daemon.socket.exists()
+        for state, count in (("new", 20), ("cur", 0), ("tmp", 0), ("failed", 0)):
+            assert len(list(daemon.data_dir.glob(f"mailboxes/*/{state}/*"))) == count
+        assert said(daemon, "stopped")
+
+
+async def test_it_can_be_stopped_through_the_socket(tmp_path: Path) -> None:
+    async with a_daemon(tmp_path) as daemon, daemon.client() as client:
+        await client.stop()
+        assert await daemon.process.wait() == 0
+        assert not daemon.socket.exists()
+
+
+@pytest.mark.parametrize("second", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGINT])
+async def test_a_second_signal_ends_it_at_once(tmp_path: Path, second: signal.Signals) -> None:
+    async with a_daemon(tmp_path) as daemon, a_message_in_hand(daemon):
+        daemon.send(signal.SIGTERM)
+        await until(lambda: said(daemon, "stopping"))
+        await until(lambda: not daemon.socket.exists())
+        assert daemon.process.returncode is None
+        daemon.send(second)
+        assert await daemon.process.wait() == 128 + second
+
+
+async def test_what_a_second_signal_interrupts_is_parked_at_the_next_start(tmp_path: Path) -> None:
+    async with a_daemon(tmp_path) as daemon:
+        async with a_message_in_hand(daemon) as client:
+            daemon.send(signal.SIGTERM)
+            await until(lambda: not daemon.socket.exists())
+            daemon.send(signal.SIGTERM)
+            await daemon.process.wait()
+            await daemon.start()
+            (letter,) = await client.dead_letters()
+        assert letter.code == "interrupted"
+
+
+# Reloading
+
+
+async def test_sighup_reads_the_operators_files_again(tmp_path: Path) -> None:
+    async with a_daemon(tmp_path, started=False) as daemon:
+        (daemon.data_dir / "plugins").mkdir(mode=0o700)
+        plugin = daemon.data_dir / "plugins" / "diary.py"
+        shutil.copyfile(PLUGIN, plugin)
+        plugin.chmod(0o600)
+        for name, text in (("access-rules.json", "[]"), ("adapters.json", '{"adapters": []}')):
+            (daemon.data_dir / name).write_text(text)
+            (daemon.data_dir / name).chmod(0o600)
+        await daemon.start()
+        entry = {"id": "d", "path": "plugins/diary.py", "config": {"diary": str(tmp_path / "diary")}}
+        rule = {"from": "relay.agent.banned", "to": ">", "action": "deny"}
+        with (
+            behind_its_back(daemon.data_dir / "config.json") as config,
+            behind_its_back(daemon.data_dir / "access-rules.json") as access,
+            behind_its_back(daemon.data_dir / "adapters.json") as adapters,
+        ):
+            config.write_text(json.dumps({**OS, "reliability": {"rateLimit": {"maxPerWindow": 7}}}))
+            access.write_text(json.dumps([rule]))
+            adapters.write_text(json.dumps({"adapters": [entry]}))
+            async with daemon.client() as client:
+                assert (await client.config()).config["reliability"]["rateLimit"]["maxPerWindow"] == 100
+                daemon.send(signal.SIGHUP)
+                await until(lambda: said(daemon, "read again"))
+                assert (await client.config()).config["reliability"]["rateLimit"]["maxPerWindow"] == 7
+                assert [one.to_wire() for one in (await client.access_rules()).rules] == [{**rule, "priority": 0}]
+                assert [one.id for one in (await client.adapters()).adapters] == ["d"]
+                assert (await client.status()).problems == []
+
+
+async def test_a_bad_config_at_sighup_keeps_the_last_good_one_and_is_shown(tmp_path: Path) -> None:
+    async with a_daemon(tmp_path) as daemon, daemon.client() as client:
+        with behind_its_back(daemon.data_dir / "config.json") as config:
+            config.write_text('{"durability": "os", "budget": {"maxHop": 3}}')
+            daemon.send(signal.SIGHUP)
+            await until(lambda: said(daemon, "unknown key 'maxHop', did you mean 'maxHops'?"))
+            (problem,) = (await client.status()).problems
+            assert "maxHop" in problem
+            assert (await client.config()).config["budget"]["maxHops"] == 5
+            config.write_text('{"durability": "os", "budget": {"maxHops": 3}}')
+            daemon.send(signal.SIGHUP)
+            async with asyncio.timeout(30):
+                while (await client.status()).problems:
+                    pass
+            assert (await client.config()).config["budget"]["maxHops"] == 3
+
+
+async def test_a_sighup_while_it_starts_or_stops_does_no_harm(tmp_path: Path) -> None:
+    async with a_daemon(tmp_path, started=False) as daemon:
+        await daemon.launch()
+        await until(lambda: (daemon.data_dir / "relay.lock").exists())  # it listens to signals by then
+        for _ in range(5):
+            daemon.send(signal.SIGHUP)
+        await daemon.ready()
+        async with a_message_in_hand(daemon) as client:
+            daemon.send(signal.SIGTERM)
+            await until(lambda: not daemon.socket.exists())
+            daemon.send(signal.SIGHUP)
+            assert (await client.info()).pid == daemon.pid
+        assert await daemon.process.wait() == 0
+        assert {line["level"] for line in lines(daemon)} == {"info"}
+
+
+# The service manager
+
+
+class Manager:
+    """A service manager's end of sd_notify."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(str(path))
+        self._socket.setblocking(False)
+
+    async def until(self, word: str) -> list[str]:
+        """Return the lines of the next datagram that has a line."""
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(30):
+            while True:
+                found = (await loop.sock_recv(self._socket, 4096)).decode().split("\n")
+                if word in found:
+                    return found
+
+    def heard(self) -> list[str]:
+        """Return the first line of every datagram that waits."""
+        found = []
+        with suppress(BlockingIOError):
+            while True:
+                found.append(self._socket.recv(4096).decode().split("\n")[0])
+        return found
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@pytest.fixture
+def manager() -> Iterator[Manager]:
+    directory = Path(tempfile.mkdtemp(prefix="relay-"))
+    found = Manager(directory / "notify")
+    yield found
+    found.close()
+    shutil.rmtree(directory)
+
+
+async def test_the_service_manager_is_told_everything(tmp_path: Path, manager: Manager) -> None:
+    environment = {"NOTIFY_SOCKET": str(manager.path), "WATCHDOG_USEC": "100000"}
+    async with a_daemon(tmp_path, started=False, environment=environment) as daemon:
+        await daemon.launch()
+        _, status = await manager.until("READY=1")
+        assert status.startswith("STATUS=0 endpoints, 0 connections")
+        async with daemon.client() as client:  # ready means that it answers
+            await client.register_endpoint(A)
+        for _ in range(3):
+            assert await manager.until("WATCHDOG=1") == ["WATCHDOG=1"]
+        daemon.send(signal.SIGHUP)
+        _, since = await manager.until("RELOADING=1")
+        assert since.startswith("MONOTONIC_USEC=")
+        _, status = await manager.until("READY=1")
+        assert status.startswith("STATUS=1 endpoints, ")
+        async with a_message_in_hand(daemon):
+            daemon.send(signal.SIGTERM)
+            assert "STATUS=stopping" in await manager.until("STOPPING=1")
+            assert await manager.until("WATCHDOG=1")  # also while it finishes
+        assert await daemon.process.wait() == 0
+
+
+@pytest.mark.slow
+async def test_no_watchdog_without_being_asked_for_one(tmp_path: Path, manager: Manager) -> None:
+    environment = {"NOTIFY_SOCKET": str(manager.path), "WATCHDOG_USEC": "100000", "WATCHDOG_PID": "1"}
+    async with a_daemon(tmp_path, started=False, environment=environment) as daemon:
+        await daemon.launch()
+        await manager.until("READY=1")
+        assert await daemon.stop() == 0
+        assert manager.heard() == ["STOPPING=1"]
+
+
+async def test_a_delivery_that_ends_while_it_stops_is_finished(tmp_path: Path) -> None:
+    async with a_daemon(tmp_path) as daemon:
+        async with a_message_in_hand(daemon) as client:
+            daemon.send(signal.SIGTERM)
+            await until(lambda: not daemon.socket.exists())
+            with pytest.raises(NotFound):
+                await client.call("ack", {"deliveryId": "no such"})  # acknowledgements are still taken
+        assert await daemon.process.wait() == 0
+        assert list(daemon.data_dir.glob("mailboxes/*/*/*.json")) == []
