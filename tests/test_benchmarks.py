@@ -31,6 +31,12 @@ def test_every_goal_is_a_case() -> None:
         "memory_stored",
         "handle_os_64",
         "latency_os_200",
+        "socket_os_64",
+        "socket_batch_64",
+        "socket_os_1",
+        "socket_clients_200",
+        "socket_idle",
+        "socket_latency_200",
     ]
 
 

@@ -33,6 +33,7 @@ def test_the_example_runs(name: str, tmp_path: Path) -> None:
 
 
 def test_the_readmes_program_runs(tmp_path: Path) -> None:
-    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    programs = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (program,) = [one for one in programs if "RelayCore" in one]  # the other needs a supervisor: test_readme.py
     printed = run("-c", program, cwd=tmp_path)
     assert printed.splitlines() == ["relay.agent.ci: the tests are green", "relay.agent.backend done"]

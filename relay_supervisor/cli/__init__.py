@@ -1,0 +1,64 @@
+"""The command `relay`: everything an operator or a script does with a running supervisor.
+
+1. `COMMANDS` is the whole list. A command's module is imported when it is called, so that ``relay --help`` is quick.
+2. stdout has the answer and nothing else: text for people, or with ``--json`` one JSON document (`subscribe` and
+   `dlq export`: one a line). Everything else is said on stderr.
+3. Exit codes: 0 ok, 1 error, 2 usage, 3 supervisor not reachable, 4 refused by the bus, 5 timed out,
+   130 interrupted. An error is one line that says what to do; RELAY_DEBUG=1 shows where it came from.
+4. What others have written (payloads, reasons, names) is never let loose on a terminal: see `show.safe`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Listed(NamedTuple):
+    """A command: its name, where its code is, and what it is for."""
+
+    name: str
+    module: str
+    help: str
+
+
+COMMANDS: dict[str, list[Listed]] = {
+    "See": [
+        Listed("status", "status:app", "How everything is doing, problems first."),
+        Listed("endpoints", "endpoints:app", "Subjects with a mailbox: list, add, rm."),
+        Listed("breakers", "breakers:app", "Circuit breakers: list, reset, force."),
+        Listed("senders", "breakers:senders_app", "What each sender has used of its rate limit."),
+        Listed("trace", "trace:app", "What became of a message, hop by hop."),
+        Listed("report", "jobs:report_app", "Nightly reports: list, show, run."),
+    ],
+    "Send and receive": [
+        Listed("publish", "publish:app", "Publish a message, or many; wait for an answer."),
+        Listed("subscribe", "subscribe:app", "Print messages as JSON lines as they come."),
+        Listed("inbox", "inbox:app", "Look at waiting messages, or claim them."),
+        Listed("ack", "inbox:ack_app", "Finish a claimed message."),
+        Listed("fail", "inbox:fail_app", "Make a dead letter of a claimed message."),
+    ],
+    "Repair": [
+        Listed("dlq", "dlq:app", "Dead letters: list, groups, show, plan, replay, edit, purge, export ..."),
+    ],
+    "Operate": [
+        Listed("adapters", "adapters:app", "Adapters: list, enable, disable, test, reload."),
+        Listed("access", "access:app", "Who may publish to what: list, add, rm."),
+        Listed("token", "access:token_app", "Tokens for agents: list, add, rm."),
+        Listed("jobs", "jobs:app", "Scheduled upkeep: list, run."),
+        Listed("config", "config:app", "The configuration in force: show, reload."),
+        Listed("demo", "demo:app", "The dashboard on live demo traffic."),
+    ],
+}
+"""Every command, under the headings of ``relay --help``."""
+
+
+def main() -> None:
+    """Run the command line."""
+    import os
+
+    # Pydantic would look through every installed package for plugins, a tenth of what a command takes.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")
+    from relay_supervisor.cli.entry import enter
+    from relay_supervisor.cli.groups import root_app
+
+    enter(root_app(), "relay")

@@ -1,0 +1,6 @@
+"""``python -m relay_supervisor.cli``: the same as the command `relay`."""
+
+from relay_supervisor.cli import main
+
+if __name__ == "__main__":
+    main()

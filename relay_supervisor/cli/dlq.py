@@ -1,0 +1,216 @@
+"""``relay dlq``: dead letters, found, shown, exported and purged; what replays them is in replay.py."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from relay_supervisor.cli.arguments import (
+    Before,
+    Code,
+    Endpoint,
+    Ids,
+    Limit,
+    MessageId,
+    Reason,
+    Sender,
+    Since,
+    Text,
+    dead_letter_filter,
+    duration,
+)
+from relay_supervisor.cli.command import Session, command
+from relay_supervisor.cli.entry import ExitCode, UsageError
+from relay_supervisor.cli.groups import new_group
+from relay_supervisor.cli.replay import add_replay_commands
+from relay_supervisor.cli.show import ago, number, paint, safe, table
+
+if TYPE_CHECKING:
+    from relay_core.deadletters import DeadLetter
+
+app = new_group("Dead letters: what could not be delivered, and what to do about it.")
+
+
+@command(app, "list", examples=["relay dlq", "relay dlq list --code handler_failed --since 2h", "relay dlq --json"])
+async def list_dead_letters(
+    session: Session,
+    code: Code = None,
+    endpoint: Endpoint = None,
+    sender: Sender = None,
+    reason: Reason = None,
+    text: Text = None,
+    since: Since = None,
+    before: Before = None,
+    limit: Limit = 100,
+) -> None:
+    """List dead letters, newest first."""
+    from relay_core.clock import SystemClock, parse_iso
+
+    chosen = dead_letter_filter(
+        code=code, endpoint=endpoint, sender=sender, reason=reason, text=text, since=since, before=before
+    )
+    page = await session.client.dead_letter_page(filter=chosen, limit=limit)
+    now = SystemClock().now_ms()
+    session.show(
+        page.to_wire(),
+        lambda: table(
+            ["ID", "FAILED", "CODE", "FROM", "TO", "REASON"],
+            [
+                [one.message_id, ago(parse_iso(one.failed_at), now), one.code, *_route(one), one.reason]
+                for one in page.dead_letters
+            ],
+            empty="no dead letters" + (" like that" if chosen else ""),
+        ),
+    )
+    if page.total > len(page.dead_letters):
+        session.note(f"{number(len(page.dead_letters))} of {number(page.total)}: --limit shows more, 'dlq export' all")
+
+
+@command(app, "groups", examples=["relay dlq groups"])
+async def list_groups(session: Session) -> None:
+    """Count dead letters by code and target, largest group first."""
+    from relay_core.clock import SystemClock
+
+    groups = await session.client.dead_letter_groups()
+    now = SystemClock().now_ms()
+    session.show(
+        {"groups": [one.to_wire() for one in groups]},
+        lambda: table(
+            ["COUNT", "CODE", "OLDEST", "NEWEST", "TARGET", "SAMPLE REASON"],
+            [
+                [
+                    one.count,
+                    one.code,
+                    ago(one.oldest_at, now),
+                    ago(one.newest_at, now),
+                    one.endpoint_subject,
+                    one.sample_reason,
+                ]
+                for one in groups
+            ],
+            empty="no dead letters",
+        ),
+    )
+
+
+@command(app, "show", examples=["relay dlq show 01KA5Q..."])
+async def show_dead_letter(
+    session: Session, id: MessageId, endpoint: Annotated[str | None, typer.Option(help="Which target's.")] = None
+) -> None:
+    """Show one dead letter with its message."""
+    letter = await session.client.dead_letter(id, endpoint=endpoint)
+    session.show(letter.to_wire(), lambda: _letter_lines(letter))
+
+
+@command(
+    app,
+    "purge",
+    examples=[
+        "relay dlq purge --code no_match --before 7d",
+        "relay dlq purge --all --yes",
+        "relay dlq purge 01KA5Q...",
+    ],
+)
+async def purge(
+    session: Session,
+    ids: Ids = None,
+    every: Annotated[bool, typer.Option("--all", help="Every dead letter.")] = False,
+    older_than: Annotated[str | None, typer.Option(help="Those that failed so long ago: 30d.")] = None,
+    code: Code = None,
+    endpoint: Endpoint = None,
+    sender: Sender = None,
+    reason: Reason = None,
+    text: Text = None,
+    since: Since = None,
+    before: Before = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> int:
+    """Remove dead letters for good."""
+    from relay_core.clock import SystemClock
+    from relay_core.deadletters import DeadLetterFilter
+
+    if older_than is not None:
+        if before is not None:
+            raise UsageError("--older-than and --before say the same: give one of them")
+        duration(older_than, "--older-than")
+        before = older_than
+    chosen = dead_letter_filter(
+        ids=ids, code=code, endpoint=endpoint, sender=sender, reason=reason, text=text, since=since, before=before
+    )
+    if chosen is None and not every:
+        raise UsageError("say which ones: by ID, by --code, --endpoint, --older-than ..., or --all")
+    # What fails while somebody thinks about the question is not part of it.
+    chosen = chosen or DeadLetterFilter()
+    if chosen.failed_before is None:
+        chosen = chosen.model_copy(update={"failed_before": SystemClock().now_ms() + 1})
+    count = (await session.client.dead_letter_page(filter=chosen, limit=1)).total
+    if count and not yes and not _confirmed(count):
+        session.note("nothing was purged")
+        return ExitCode.ERROR
+    purged = await session.client.purge_dead_letters(filter=chosen) if count else 0
+    session.show({"purged": purged}, lambda: [f"{number(purged)} purged"])
+    return ExitCode.OK
+
+
+@command(app, "export", examples=["relay dlq export > letters.jsonl", "relay dlq export --code cycle | jq .reason"])
+async def export(
+    session: Session,
+    code: Code = None,
+    endpoint: Endpoint = None,
+    sender: Sender = None,
+    reason: Reason = None,
+    text: Text = None,
+    since: Since = None,
+    before: Before = None,
+) -> None:
+    """Print dead letters as JSON lines, oldest first."""
+    chosen = dead_letter_filter(
+        code=code, endpoint=endpoint, sender=sender, reason=reason, text=text, since=since, before=before
+    )
+    count = 0
+    async for line in session.client.export_dead_letters(filter=chosen):
+        sys.stdout.write(line + "\n")
+        count += 1
+    sys.stdout.flush()
+    session.note(f"{number(count)} exported")
+
+
+add_replay_commands(app)
+
+
+def _confirmed(count: int) -> bool:
+    """Ask somebody at a terminal to type the number of dead letters that will be gone."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError(f"{number(count)} dead letters would be gone: add --yes to say that you mean it")
+    sys.stderr.write(f"{number(count)} dead letters will be gone for good. Type {count} to go on: ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip() == str(count)
+
+
+def _route(letter: DeadLetter) -> tuple[str | None, str | None]:
+    envelope = letter.envelope
+    return (envelope.sender, envelope.subject) if envelope else (None, None)
+
+
+def _letter_lines(letter: DeadLetter) -> Iterator[str]:
+    import orjson
+
+    yield f"{paint(safe(letter.message_id), 'bold')}  {paint(safe(letter.code), 'red')}"
+    yield f"  reason    {safe(letter.reason)}"
+    yield f"  failed    {safe(letter.failed_at)}" + (f", replayed {letter.replays} times" if letter.replays else "")
+    yield f"  mailbox   {safe(letter.endpoint_hash)} (stage {letter.stage})"
+    envelope = letter.envelope
+    if envelope is None:
+        yield "  message   the file was no message; its bytes lie beside the record"
+        return
+    yield f"  message   {safe(envelope.sender)} → {safe(envelope.subject)}, sent {safe(envelope.created_at)}"
+    if envelope.reply_to:
+        yield f"  reply to  {safe(envelope.reply_to)}"
+    budget = envelope.budget
+    yield f"  budget    hop {budget.hop_count} of {budget.max_hops}, {budget.call_budget_remaining} calls left"
+    yield "  payload"
+    for line in orjson.dumps(envelope.payload, option=orjson.OPT_INDENT_2).decode().split("\n"):
+        yield f"    {safe(line)}"

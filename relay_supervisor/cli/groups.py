@@ -1,0 +1,142 @@
+"""How commands are found: late, with a default, and with common options at any place.
+
+1. The root knows its commands by name and imports one when it is called.
+2. A group without a command does its default: ``relay dlq`` is ``relay dlq list``.
+3. The options that every command has may also stand before it: a group hands them on, so that
+   ``relay --socket S dlq --json list`` means what it seems to mean.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Annotated, Any, ClassVar
+
+import typer
+from typer.core import TyperGroup
+
+from relay_supervisor.cli import COMMANDS
+
+COMMON_VALUES = ("--data-dir", "--socket", "--token")
+COMMON_FLAGS = ("--json",)
+
+_EVERYWHERE = "--data-dir, --socket, --token and --json work with every command, before it or after it."
+
+# The contexts are typer's own and its module for them is private: hence `Any`.
+
+
+class Group(TyperGroup):
+    """A group that hands common options on, and may have a default command."""
+
+    default: ClassVar[str | None] = None
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put the common options behind the command, and the default command in its place."""
+        common, rest = split_common(args)
+        if not ctx.resilient_parsing:
+            if self.default is not None and _lacks_command(rest):
+                rest = [self.default, *rest]
+            rest = rest or ["--help"]
+        if rest and not rest[0].startswith("-"):
+            rest = [rest[0], *common, *rest[1:]]
+        return super().parse_args(ctx, rest)
+
+
+class ListGroup(Group):
+    """A group whose default is `list`."""
+
+    default = "list"
+
+
+class ShowGroup(Group):
+    """A group whose default is `show`."""
+
+    default = "show"
+
+
+class Root(Group):
+    """The command `relay`, whose commands are imported when they are called."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._listed = {one.name: one for section in COMMANDS.values() for one in section}
+        self.commands = dict.fromkeys(self._listed)  # type: ignore[assignment]  # names alone, for suggestions
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Import a command."""
+        listed = self._listed.get(cmd_name)
+        if listed is None:
+            return None
+        module, _, attribute = listed.module.partition(":")
+        command = typer.main.get_command(getattr(import_module(f"relay_supervisor.cli.{module}"), attribute))
+        command.name = cmd_name
+        return command
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands under their headings, without importing one."""
+        for heading, section in COMMANDS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(one.name, one.help) for one in section])
+
+
+def split_common(args: list[str]) -> tuple[list[str], list[str]]:
+    """Return the leading options that every command has, and the rest."""
+    at = 0
+    while at < len(args):
+        name, has_value, _ = args[at].partition("=")
+        if args[at] in COMMON_FLAGS:
+            at += 1
+        elif name in COMMON_VALUES:
+            at += 1 if has_value else 2
+        else:
+            break
+    return args[:at], args[at:]
+
+
+def root_app() -> typer.Typer:
+    """Return the command `relay`."""
+    app = typer.Typer(
+        cls=Root,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        epilog=_EVERYWHERE,
+        subcommand_metavar="COMMAND",
+    )
+
+    @app.callback()
+    def relay(
+        version: Annotated[
+            bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
+        ] = False,
+    ) -> None:
+        """Talk to the Relay supervisor: publish, subscribe, look after what goes on."""
+
+    return app
+
+
+def new_group(help: str, *, default: str = "list") -> typer.Typer:
+    """Return an empty group of commands."""
+    return typer.Typer(
+        cls=ShowGroup if default == "show" else ListGroup,
+        help=f"{help} Without a command: {default}.",
+        epilog=_EVERYWHERE,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        add_completion=False,
+    )
+
+
+def new_command() -> typer.Typer:
+    """Return the place for a single command."""
+    return typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
+
+
+def _lacks_command(args: list[str]) -> bool:
+    return not args or (args[0].startswith("-") and args[0] != "--help")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from relay_core import __version__
+
+        typer.echo(f"relay {__version__}")
+        raise typer.Exit

@@ -1,0 +1,158 @@
+"""Text for people: tables, times and colours, with foreign text made harmless.
+
+1. `safe` is the only way for a text that somebody else has written: control characters (and everything else that
+   does not print, such as changes of writing direction) are escaped, so that it stays one line and moves no cursor.
+2. Colour is for terminals alone, and never with NO_COLOR.
+3. A table's last column is cut to the terminal's width; into a pipe or a file it goes nearly uncut.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+_COLOURS = {"red": "31", "green": "32", "yellow": "33", "dim": "2", "bold": "1"}
+_PIPE_WIDTH = 400
+_NARROWEST = 12
+
+
+class Painted(NamedTuple):
+    """A text in a colour, for terminals that can."""
+
+    text: str
+    colour: str
+
+
+@cache
+def colourful() -> bool:
+    """Tell whether stdout takes colours."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def paint(text: str, colour: str) -> str:
+    """Return a text in a colour, if stdout takes colours."""
+    return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m" if colourful() else text
+
+
+def terminal_width() -> int:
+    """Return how much fits into a line of stdout."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPE_WIDTH
+
+
+def safe(text: object, width: int | None = None) -> str:
+    """Return foreign text as one harmless line, cut to a width."""
+    shown = str(text)
+    if width is not None:
+        shown = shown[: width + 1]  # what is cut off need not be looked at
+    if not shown.isprintable():
+        shown = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in shown)
+    return shown if width is None else cut(shown, width)
+
+
+def cut(text: str, width: int) -> str:
+    """Return a text that is at most so many columns wide."""
+    if columns(text) <= width:
+        return text
+    kept, used = "", 1  # one for the ellipsis
+    for char in text:
+        used += columns(char)
+        if used > width:
+            break
+        kept += char
+    return kept + "…"
+
+
+def columns(text: str) -> int:
+    """Return how many columns of a terminal a text takes."""
+    if text.isascii():
+        return len(text)
+    import unicodedata
+
+    return sum(
+        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text
+    )
+
+
+def payload_text(payload: Any, width: int = 160) -> str:
+    """Return a payload in a line: the content of a standard one, else its JSON."""
+    if isinstance(payload, dict) and isinstance(payload.get("content"), str) and payload["content"]:
+        return safe(payload["content"], width)
+    import orjson
+
+    return safe(orjson.dumps(payload).decode(), width)
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str = "none") -> Iterator[str]:
+    """Yield the lines of an aligned table; numbers stand right, None is a dash, the last column is cut."""
+    lines = [[_cell(value) for value in row] for row in rows]
+    if not lines:
+        yield empty
+        return
+    right = [all(isinstance(row[at], _Number) or row[at] == _NOTHING for row in lines) for at in range(len(headers))]
+    widths = [max(columns(header), *(columns(row[at].text) for row in lines)) for at, header in enumerate(headers)]
+    last = len(headers) - 1
+    widths[last] = min(widths[last], max(terminal_width() - sum(widths[:last]) - 2 * last, _NARROWEST))
+    yield paint("  ".join(_pad(header, widths[at], right[at]) for at, header in enumerate(headers)).rstrip(), "dim")
+    for row in lines:
+        row[last] = row[last]._replace(text=cut(row[last].text, widths[last]))
+        cells = (_coloured(cell, _pad(cell.text, widths[at], right[at])) for at, cell in enumerate(row))
+        yield "  ".join(cells).rstrip()
+
+
+def number(value: float) -> str:
+    """Return a number as people read it."""
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
+
+
+def lasting(seconds: float) -> str:
+    """Return a duration in its two largest units."""
+    if seconds < 1:
+        return f"{max(seconds, 0) * 1000:.0f} ms"
+    whole = int(seconds)
+    for size, unit, below, smaller in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+        if whole >= size:
+            rest = whole % size // below
+            return f"{whole // size}{unit} {rest}{smaller}" if rest else f"{whole // size}{unit}"
+    return f"{whole}s"
+
+
+def ago(ms: float, now_ms: int) -> str:
+    """Return how long ago an instant was."""
+    return f"{lasting(max(now_ms - ms, 0) / 1000)} ago"
+
+
+class _Cell(NamedTuple):
+    text: str
+    colour: str | None = None
+
+
+class _Number(_Cell):
+    pass
+
+
+_NOTHING = _Cell("-")
+
+
+def _cell(value: Any) -> _Cell:
+    if isinstance(value, Painted):
+        return _Cell(safe(value.text), value.colour)
+    if value is None:
+        return _NOTHING
+    if isinstance(value, bool):
+        return _Cell("yes" if value else "no")
+    if isinstance(value, int | float):
+        return _Number(number(value))
+    return _Cell(safe(value))
+
+
+def _pad(text: str, width: int, right: bool) -> str:
+    space = " " * (width - columns(text))
+    return space + text if right else text + space
+
+
+def _coloured(cell: _Cell, text: str) -> str:
+    return paint(text, cell.colour) if cell.colour else text

@@ -1,0 +1,117 @@
+"""Help is quick and complete, shells complete, and mistakes get a line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from relay_supervisor.cli import COMMANDS
+from tests.supervisor.cli_runner import Relay, a_relay
+
+HEAVY = ("asyncio", "orjson", "pydantic", "relay_core", "rich")
+
+NAMES = [one.name for section in COMMANDS.values() for one in section]
+
+
+@pytest.fixture(scope="module")
+def relay(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Relay]:
+    with a_relay(tmp_path_factory.mktemp("help")) as relay:
+        relay.add("relay.agent.writer")
+        yield relay
+
+
+def test_help_imports_nothing_heavy() -> None:
+    program = f"""
+import sys
+sys.argv = ["relay", "--help"]
+from relay_supervisor.cli import main
+try:
+    main()
+except SystemExit as ended:
+    assert ended.code == 0, ended.code
+found = sorted(name for name in sys.modules if name.split(".")[0] in {HEAVY!r})
+print(found, file=sys.stderr)
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert ran.stderr == "[]\n"
+    assert all(name in ran.stdout for name in NAMES)
+
+
+def test_without_arguments_there_is_help() -> None:
+    assert "Usage: relay" in Relay().real().out
+
+
+def test_every_command_has_help_and_examples() -> None:
+    relay = Relay()
+    for name in NAMES:
+        ran = relay(name, "--help")
+        assert f"Usage: relay {name}" in ran.out
+        assert ran.err == ""
+        if "COMMAND" not in ran.out.splitlines()[0] and name != "demo":
+            assert "Examples:" in ran.out
+
+
+MISTAKES = {
+    "a typo": (["stauts"], 2, "Did you mean 'status'"),
+    "an unknown option": (["dlq", "--bogus"], 2, "relay dlq list --help"),
+    "a missing argument": (["trace"], 2, "ID"),
+    "a bad number": (["inbox", "relay.a", "--limit", "0"], 2, "--limit"),
+    "a demo": (["demo"], 1, "not part of this version"),
+}
+
+
+@pytest.mark.parametrize(("args", "code", "said"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_gets_a_line(args: list[str], code: int, said: str) -> None:
+    ran = Relay()(*args, code=code)
+    assert ran.out == ""
+    assert said in ran.err
+    assert ran.err.startswith("relay: ")
+    assert ran.err.count("\n") == 1
+
+
+def test_a_traceback_is_for_those_who_ask() -> None:
+    process = Relay().start("demo", environment={"RELAY_DEBUG": "1"})
+    _, err = process.communicate(timeout=60)
+    assert "Traceback" in err
+
+
+def test_the_version_is_told() -> None:
+    from relay_core import __version__
+
+    assert Relay()("--version").out == f"relay {__version__}\n"
+
+
+def complete(relay: Relay, words: str) -> list[str]:
+    """Return what bash would offer."""
+    environment = {
+        "_RELAY_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split(" ")) - 1),
+    }
+    return relay.real(environment=environment).out.split()
+
+
+def test_the_shell_completes_commands_and_subjects(relay: Relay) -> None:
+    assert complete(relay, "relay sta") == ["status"]
+    assert complete(relay, "relay dlq re") == ["replay", "resume"]
+    assert complete(relay, "relay inbox relay.") == ["relay.agent.writer"]
+    assert complete(Relay(RELAY_SOCKET="/nowhere/s"), "relay inbox relay.") == []
+
+
+def test_the_completion_script_works_in_bash(relay: Relay) -> None:
+    environment = {"_RELAY_COMPLETE": "source_bash"}
+    script = relay.real(environment=environment).out
+    program = f"""
+relay() {{ "{sys.executable}" -m relay_supervisor.cli "$@"; }}
+{script}
+COMP_WORDS=(relay stat) COMP_CWORD=1
+_relay_completion relay
+echo "${{COMPREPLY[@]}}"
+"""
+    ran = subprocess.run(
+        ["bash", "-c", program], env=relay.environment, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert ran.stdout.strip() == "status", script
