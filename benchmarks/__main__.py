@@ -10,9 +10,12 @@ import platform
 import sys
 from pathlib import Path
 
-from benchmarks.cases import CASES
+from benchmarks.cases import BUS_CASES
 from benchmarks.harness import Bench, Result
 from benchmarks.place import workplace
+from benchmarks.socket_cases import SOCKET_CASES
+
+CASES = BUS_CASES | SOCKET_CASES
 
 
 def main() -> None:

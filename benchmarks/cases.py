@@ -190,7 +190,7 @@ async def publish_beside(bench: Bench, directory: Path, subject: str, others: in
         return await timed(relay, subject, bench.messages)
 
 
-CASES: dict[str, Callable[[Bench, str], Iterable[Result]]] = {
+BUS_CASES: dict[str, Callable[[Bench, str], Iterable[Result]]] = {
     "publish_os_1": partial(publish, least=0.5),
     "publish_os_64": partial(publish, publishers=64, least=0.8),
     "publish_fsync_1": partial(publish, durability="fsync", least=0.7),

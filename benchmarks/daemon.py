@@ -1,0 +1,89 @@
+"""A supervisor to be measured, in a process of its own, and (run as a program) a subscriber in another.
+
+``python -m benchmarks.daemon SOCKET SUBJECT COUNT`` says "ready", receives so many messages, and prints a JSON list of
+when each arrived, in seconds of the machine's monotonic clock, which all processes share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+
+from benchmarks.running import config
+from relay_core.client import RelayClient
+from relay_core.errors import SupervisorUnavailable
+
+ROOT = Path(__file__).resolve().parent.parent
+_READY_SECS = 60.0
+
+
+class Daemon:
+    """A running supervisor."""
+
+    def __init__(self, socket: Path, pid: int) -> None:
+        self.socket = socket
+        self.pid = pid
+
+    def cpu_seconds(self) -> float:
+        """Return the processor time it has used."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def memory_mb(self) -> float:
+        """Return the memory it holds."""
+        status = dict(line.split(":", 1) for line in Path(f"/proc/{self.pid}/status").read_text().splitlines())
+        return int(status["VmRSS"].split()[0]) / 1024
+
+
+@asynccontextmanager
+async def supervisor(directory: Path) -> AsyncIterator[Daemon]:
+    """Run a supervisor on a data directory, with every check made and none refusing."""
+    (directory / "config.json").write_text(config("os").model_dump_json(by_alias=True))
+    with TemporaryDirectory(prefix="relay-bench-") as place:
+        socket = Path(place) / "relay.sock"
+        command = [sys.executable, "-m", "relay_supervisor", "run"]
+        places = ["--data-dir", str(directory), "--socket", str(socket)]
+        process = subprocess.Popen(  # noqa: ASYNC220 - it takes a millisecond, and nothing else runs
+            [*command, *places], cwd=ROOT, stderr=subprocess.DEVNULL
+        )
+        try:
+            await _ready(socket, process)
+            yield Daemon(socket, process.pid)
+        finally:
+            process.terminate()
+            process.wait()
+
+
+async def _ready(socket: Path, process: subprocess.Popen[bytes]) -> None:
+    async with asyncio.timeout(_READY_SECS):
+        while True:
+            with suppress(SupervisorUnavailable):
+                async with RelayClient(socket):
+                    return
+            if process.poll() is not None:
+                raise RuntimeError(f"the supervisor ended with {process.returncode}")
+            await asyncio.sleep(0.05)
+
+
+async def receive(socket: str, subject: str, count: int) -> list[float]:
+    """Receive messages, and return when each arrived."""
+    arrived = []
+    async with RelayClient(socket) as client, client.subscribe(subject) as messages:
+        print("ready", flush=True)
+        async for _ in messages:
+            arrived.append(perf_counter())
+            if len(arrived) == count:
+                break
+    return arrived
+
+
+if __name__ == "__main__":
+    print(json.dumps(asyncio.run(receive(sys.argv[1], sys.argv[2], int(sys.argv[3])))))
