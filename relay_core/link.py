@@ -1,7 +1,7 @@
 """One connection to the supervisor: requests out, answers back to whoever asked, notifications to whoever listens.
 
 A link lives once. When it is lost, everything that waits for an answer learns so by `LinkLost`: whether the
-supervisor did what was asked is not known then. Making a new one is client.py's part.
+supervisor did what was asked is not known then. Making a new one is redial.py's part.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Link(asyncio.Protocol):
             raise LinkLost(self.refusal or "")
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting[id] = answer, unwanted
-        self._transport.write(line)
+        self._write(line)
         return answer
 
     def notify(self, method: str, params: dict[str, Any]) -> None:

@@ -8,7 +8,8 @@ Rules:
 
 1. A connection may begin with `server.hello`, to say who it is and which version it speaks; the first answer on
    every connection carries the server's version and the protocol's beside it, under `relay`.
-2. Requests are pipelined: answers come as they are ready, in any order; the id tells which is which.
+2. Requests are pipelined: they are begun in their order, and what changes endpoints, subscriptions or an inbox is done
+   before the next is begun. Answers come as they are ready, in any order; the id tells which is which.
 3. Parameters are strict: an unknown key or a value of another type is an error that names it.
 4. What a token's holder may call is marked in the table; everything else is the operator's.
 """

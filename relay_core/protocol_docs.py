@@ -93,8 +93,7 @@ ask 2 publish '{{"subject":"relay.agent.ann","from":"relay.agent.bob","payload":
 ask 3 inbox.peek '{{"subject":"relay.agent.ann"}}'
 ```
 
-Each step has a connection of its own here, because requests on one connection run side by side: a publish that is
-sent before the registration was answered may find nobody.
+Each step has a connection of its own here, so that the publish has been answered before the inbox is looked at.
 
 Publish several messages in one frame. Each stands for itself; the second one here reaches nobody:
 
@@ -116,8 +115,11 @@ ask 3 inbox.peek '{{"subject":"relay.agent.cid"}}'
 - A request is `{{"jsonrpc": "2.0", "id": ..., "method": ..., "params": {{...}}}}`. The id is a whole number of 64 bits
   or a string of at most 256 characters. `params` is always an object; it may be left out where nothing is needed.
 - A request without an `id` is a notification: it is carried out and never answered, not even if it fails.
-- Several requests may be sent without waiting. They run side by side, and answers come as they are ready, in
-  any order: the id tells which is which. JSON-RPC's batches (arrays) are refused; send several lines instead.
+- Several requests may be sent without waiting. They are begun in their order and run side by side; answers come as
+  they are ready, in any order: the id tells which is which. What changes endpoints, subscriptions, an inbox, rules or
+  tokens is done before the next request is begun, so registering and publishing needs no waiting in between. A
+  publish is not waited for: ask for what it led to once it has been answered. JSON-RPC's batches (arrays) are
+  refused; send several lines instead.
 - An object that says the same key twice, at any depth, is refused. So are NaN, Infinity and half a surrogate pair.
   Whole numbers of more than 64 bits become floating-point numbers.
 - Parameters are strict: an unknown key or a value of another type is an error that names it. In answers,

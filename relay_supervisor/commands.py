@@ -40,17 +40,15 @@ def run(data_dir: DataDirOption = None, socket: SocketOption = None) -> None:
 
     SIGTERM or Ctrl-C stops it in good order, SIGHUP has it read the operator's files again.
     """
+    import traceback
+
     from relay_supervisor.process import run as run_process
 
     try:
-        raise typer.Exit(run_process(data_dir, socket))
+        run_process(data_dir, socket)
     except Exception as error:
-        if not isinstance(error, typer.Exit):
-            import traceback
-
-            traceback.print_exc()  # a daemon that crashes must say where
-            raise typer.Exit(ExitCode.ERROR) from error
-        raise
+        traceback.print_exc()  # a daemon that crashes must say where
+        raise typer.Exit(ExitCode.ERROR) from error
 
 
 @command(app, "status", examples=["relay-supervisor status", "relay-supervisor status --json"])

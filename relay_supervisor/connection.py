@@ -1,8 +1,9 @@
 """One connection: bytes in, frames out, and never more memory than its share.
 
-1. Requests run side by side. At most `IN_FLIGHT` of one connection are under way, of about `IN_FLIGHT_BYTES`, and
-   at most `BURST` are begun in one turn of the loop; the rest waits, unread in the end, so that a flood from one
-   client neither starves the others nor piles up here.
+1. Requests are begun in the order they came and run side by side, but nothing is begun while one that later ones may
+   count on (`ORDERED`) is under way: to register and publish needs no waiting in between. At most `IN_FLIGHT` of one
+   connection are under way, of about `IN_FLIGHT_BYTES`, and at most `BURST` are begun in one turn of the loop; the
+   rest waits, unread in the end, so that a flood from one client neither starves the others nor piles up here.
 2. A peer that does not read is not read from either: its answers are bounded by the transport's buffer, and those
    that may be `LARGE` are made one after the other. What the server sends by itself looks at `writable` first, and
    waits or drops as its kind demands.
@@ -57,6 +58,23 @@ LARGE = frozenset(
     }
 )
 """Methods whose answer may be megabytes, and does not keep others waiting for long."""
+ORDERED = frozenset(
+    {
+        "subscribe",
+        "unsubscribe",
+        "inbox.peek",
+        "inbox.claim",
+        "inbox.complete",
+        "inbox.fail",
+        "endpoints.register",
+        "endpoints.unregister",
+        "access.add",
+        "access.remove",
+        "tokens.add",
+        "tokens.remove",
+    }
+)
+"""Methods that are quick, and that what is asked next may count on."""
 _BUFFERED = 1024 * 1024
 
 
@@ -98,6 +116,8 @@ class Connection(asyncio.Protocol):
         self._flushing: asyncio.Handle | None = None
         self._in_flight = 0
         self._in_flight_bytes = 0
+        self._ordered = False
+        """Whether a request is under way that must be done before the next is begun."""
         self._large = asyncio.Lock()
         self._turn: asyncio.Handle | None = None
         self._line_timer: asyncio.TimerHandle | None = None
@@ -231,7 +251,8 @@ class Connection(asyncio.Protocol):
     @property
     def _has_room(self) -> bool:
         """Whether another request may be begun."""
-        return self.writable and self._in_flight < IN_FLIGHT and self._in_flight_bytes < IN_FLIGHT_BYTES
+        few = self._in_flight < IN_FLIGHT and self._in_flight_bytes < IN_FLIGHT_BYTES
+        return few and not self._ordered and self.writable
 
     def _take_turn(self) -> None:
         """Begin some of the requests that wait."""
@@ -269,6 +290,7 @@ class Connection(asyncio.Protocol):
         else:
             self._in_flight += 1
             self._in_flight_bytes += len(line)
+            self._ordered = request.method in ORDERED
 
     async def _finish(self, request: Request, pending: Coroutine[Any, Any, Any], size: int) -> None:
         try:
@@ -278,6 +300,7 @@ class Connection(asyncio.Protocol):
         finally:  # one that is cancelled is not answered: its connection closes next, and nobody knows how far it came
             self._in_flight -= 1
             self._in_flight_bytes -= size
+            self._ordered = self._ordered and request.method not in ORDERED
             if self._turn is None and not self.closed:
                 self._take_turn()
 

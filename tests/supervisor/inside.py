@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from inspect import isawaitable
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,16 @@ from relay_core.config import RelayConfig, merge_config
 from relay_supervisor.supervisor import Supervisor
 from tests.supervisor.daemon import UNLIMITED
 
-PATIENCE_SECS = 30.0
+PATIENCE_SECS = 60.0
 
 
 @asynccontextmanager
 async def a_supervisor(
-    data_dir: Path, config: Mapping[str, Any] | None = None, clock: Clock | None = None
+    data_dir: Path, config: RelayConfig | Mapping[str, Any] = UNLIMITED, clock: Clock | None = None
 ) -> AsyncIterator[Supervisor]:
     """Run a supervisor; its socket has a short path, wherever the data is."""
     sockets = Path(tempfile.mkdtemp(prefix="relay-"))
-    chosen = merge_config(RelayConfig(), dict(UNLIMITED if config is None else config))
+    chosen = config if isinstance(config, RelayConfig) else merge_config(RelayConfig(), dict(config))
     try:
         async with Supervisor(data_dir, sockets / "relay.sock", config=chosen, clock=clock) as supervisor:
             yield supervisor
@@ -39,7 +40,10 @@ def a_client(supervisor: Supervisor, **options: Any) -> RelayClient:
 
 
 async def until(condition: Callable[[], Any]) -> None:
-    """Return once a condition holds; for what another task or process does."""
+    """Return once a condition holds, or what it is awaited for; for what another task or process does."""
     async with asyncio.timeout(PATIENCE_SECS):
-        while not condition():  # noqa: ASYNC110 - it has no event
+        while True:
+            found = condition()
+            if await found if isawaitable(found) else found:
+                return
             await asyncio.sleep(0.005)

@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
-import tempfile
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, Self
-
-from relay_core.clock import Clock
-from relay_core.config import RelayConfig
-from relay_supervisor.supervisor import Supervisor
 
 PATIENCE = 60.0
 """Seconds after which something that should have happened is taken not to."""
@@ -114,27 +107,3 @@ def kind(answer: dict[str, Any]) -> tuple[str, str]:
     assert "error" in answer, answer
     data = answer["error"]["data"]
     return data["error"], data["code"]
-
-
-@asynccontextmanager
-async def a_supervisor(
-    data_dir: Path, config: RelayConfig | None = None, clock: Clock | None = None
-) -> AsyncIterator[Supervisor]:
-    """Run a supervisor in this process; its socket has a short path, wherever the data is."""
-    sockets = Path(tempfile.mkdtemp(prefix="relay-"))
-    try:
-        wanted = config or RelayConfig(durability="os")
-        async with Supervisor(data_dir, sockets / "relay.sock", config=wanted, clock=clock) as supervisor:
-            yield supervisor
-    finally:
-        shutil.rmtree(sockets, ignore_errors=True)
-
-
-async def until(condition: Callable[[], bool | Awaitable[bool]]) -> None:
-    """Return once something is so."""
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            found = condition()
-            if found if isinstance(found, bool) else await found:
-                return
-            await asyncio.sleep(0.01)

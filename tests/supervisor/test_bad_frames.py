@@ -20,7 +20,8 @@ from relay_core.errors import ProtocolError
 from relay_core.frames import MAX_FRAME
 from relay_core.protocol import METHODS, parse_params
 from tests.supervisor.daemon import UNLIMITED, Daemon, a_daemon
-from tests.supervisor.raw_client import Raw, kind, until
+from tests.supervisor.inside import until
+from tests.supervisor.raw_client import Raw, kind
 
 FRAMES = 50_000
 WARM_UP = 6_000

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -105,13 +107,12 @@ def test_the_completion_script_works_in_bash(relay: Relay) -> None:
     environment = {"_RELAY_COMPLETE": "source_bash"}
     script = relay.real(environment=environment).out
     program = f"""
-relay() {{ "{sys.executable}" -m relay_supervisor.cli "$@"; }}
 {script}
 COMP_WORDS=(relay stat) COMP_CWORD=1
 _relay_completion relay
 echo "${{COMPREPLY[@]}}"
 """
-    ran = subprocess.run(
-        ["bash", "-c", program], env=relay.environment, capture_output=True, text=True, check=False, timeout=60
-    )
+    installed = Path(sys.executable).parent  # where pip has put the command
+    path = {**relay.environment, "PATH": f"{installed}:{os.environ['PATH']}"}
+    ran = subprocess.run(["bash", "-c", program], env=path, capture_output=True, text=True, check=False, timeout=60)
     assert ran.stdout.strip() == "status", script

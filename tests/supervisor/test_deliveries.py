@@ -16,7 +16,8 @@ from relay_core.deadletters import DeadLetter
 from relay_core.errors import Closed
 from relay_core.testing import FakeClock
 from relay_supervisor.supervisor import Supervisor
-from tests.supervisor.raw_client import Raw, a_supervisor, kind, until
+from tests.supervisor.inside import a_supervisor, until
+from tests.supervisor.raw_client import Raw, kind
 
 A = "relay.agent.a"
 
@@ -299,3 +300,17 @@ async def test_a_lease_outlives_its_connection_until_it_runs_out(data_dir: Path)
         clock.advance(10)
         await second.call("server.ping")
         assert len(await relay.dead_letters()) == 1
+
+
+@pytest.mark.parametrize("durability", ["os", "fsync"])
+async def test_what_is_asked_in_one_breath_can_count_on_what_was_asked_before(data_dir: Path, durability: str) -> None:
+    config = RelayConfig.model_validate({"durability": durability})
+    async with a_supervisor(data_dir, config) as supervisor, Raw(supervisor.socket) as wire:
+        subjects = [f"relay.agent.n{number}" for number in range(20)]
+        asked = []
+        for subject in subjects:
+            wire.ask("endpoints.register", subject=subject)
+            asked.append(wire.ask("publish", **{"subject": subject, "from": "relay.agent.s", "payload": subject}))
+        answers = [frame for _ in range(40) if (frame := await wire.frame()) is not None]
+        taken = {answer["id"]: answer["result"]["deliveredTo"] for answer in answers if answer["id"] in asked}
+        assert taken == dict.fromkeys(asked, 1)

@@ -21,7 +21,8 @@ from relay_core.places import operator_token_path
 from relay_core.protocol import METHODS
 from relay_core.subjects import is_subject
 from relay_supervisor.supervisor import Supervisor
-from tests.supervisor.raw_client import Raw, a_supervisor, kind, request, until
+from tests.supervisor.inside import a_supervisor, until
+from tests.supervisor.raw_client import Raw, kind, request
 
 A = "relay.agent.a"
 B = "relay.agent.b"

@@ -16,7 +16,8 @@ from relay_core.protocol import METHODS, PROTOCOL_VERSION
 from relay_core.subjects import subject_hash
 from relay_supervisor.methods import HANDLERS
 from tests.supervisor.daemon import Daemon, a_daemon
-from tests.supervisor.raw_client import Raw, until
+from tests.supervisor.inside import until
+from tests.supervisor.raw_client import Raw
 
 A, B, SENDER, NOBODY = "relay.agent.a", "relay.agent.b", "relay.agent.s", "relay.agent.nobody"
 UNKNOWN = "01ARZ3NDEKTSV4RRFFQ69G5FAV"

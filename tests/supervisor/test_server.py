@@ -20,7 +20,8 @@ from relay_core.config import RelayConfig
 from relay_core.errors import StorageError
 from relay_supervisor.supervisor import Supervisor
 from tests.supervisor.daemon import UNLIMITED, Daemon, a_daemon
-from tests.supervisor.raw_client import Raw, kind, until
+from tests.supervisor.inside import until
+from tests.supervisor.raw_client import Raw, kind
 
 A = "relay.agent.a"
 NOBODY = 65534

@@ -20,7 +20,8 @@ from relay_core.testing import FakeClock
 from relay_supervisor import state_stream
 from relay_supervisor.supervisor import Supervisor
 from tests.supervisor.daemon import UNLIMITED, Daemon, a_daemon
-from tests.supervisor.raw_client import Raw, a_supervisor
+from tests.supervisor.inside import a_supervisor
+from tests.supervisor.raw_client import Raw
 
 A, B, SENDER, NOBODY = "relay.agent.a", "relay.agent.b", "relay.agent.s", "relay.agent.nobody"
 NAMES = ["expire", "purge", "unread", "retention", "index", "metrics"]
