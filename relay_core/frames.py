@@ -73,8 +73,9 @@ class FrameBuffer:
             return []
         *lines, rest = data.split(b"\n")
         if lines and self._begun:
-            lines[0] = bytes(self._begun) + lines[0]
-            self._begun.clear()
+            self._begun += lines[0]
+            lines[0] = bytes(self._begun)
+            self._begun = bytearray()
         self._begun += rest
         for position, line in enumerate(lines):
             if len(line) > self.limit:
@@ -87,7 +88,7 @@ class FrameBuffer:
 
     def _overflow(self) -> None:
         self.overflowed = True
-        self._begun.clear()
+        self._begun = bytearray()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@
    that may be `LARGE` are made one after the other. What the server sends by itself looks at `writable` first, and
    waits or drops as its kind demands.
 3. A line that is begun must be completed within `LINE_SECS`. A line that is too slow or too long ends the
-   connection, after an error that says so and the answers to what was asked before.
+   connection, after an error that says so and the answers to what was asked before. What still comes is thrown away
+   for a moment: a connection closed under a peer that writes would take the error with it.
 4. When the connection is gone, whoever has registered with `on_closed` is told, once, in reverse order.
 5. Whatever a request does, it gets exactly one answer, unless it was a notification or the connection ends first.
 """
@@ -44,6 +45,7 @@ IN_FLIGHT = 256
 IN_FLIGHT_BYTES = 4 * 1024 * 1024
 BURST = 32
 LINE_SECS = 30.0
+LINGER_SECS = 1.0
 LARGE = frozenset(
     {
         "inbox.peek",
@@ -124,6 +126,8 @@ class Connection(asyncio.Protocol):
         self._line_due = 0.0
         self._reading = True
         self._ending = False
+        self._linger: asyncio.TimerHandle | None = None
+        """Set while what comes is thrown away."""
         self._drained: asyncio.Future[None] | None = None
         self._cleanups: list[Callable[[], None]] = []
         self._greeting: dict[str, Any] | None = service.greeting
@@ -225,14 +229,14 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """Keep the connection until what was asked has been answered: `nc` closes its end first."""
         self._ending = True
-        self._close_if_done()
+        self._stop_lingering()
         return not self.closed
 
     def connection_lost(self, error: Exception | None) -> None:
         """Tell everyone who has to do with it."""
         self.closed = True
         self._lines.clear()
-        for timer in (self._line_timer, self._turn):
+        for timer in (self._line_timer, self._turn, self._linger):
             if timer is not None:
                 timer.cancel()
         self._release()
@@ -345,7 +349,13 @@ class Connection(asyncio.Protocol):
         """Say what is wrong with the line that is coming, and close once what came before it is answered."""
         self._write_error(None, ProtocolError(why, code=code))
         self._ending = True
+        self._linger = asyncio.get_running_loop().call_later(LINGER_SECS, self._stop_lingering)
         self._regulate()
+
+    def _stop_lingering(self) -> None:
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
         self._close_if_done()
 
     def _write(self, line: bytes) -> None:
@@ -369,7 +379,7 @@ class Connection(asyncio.Protocol):
 
     def _regulate(self) -> None:
         """Read only while there is room for what is read."""
-        want = self._has_room and len(self._lines) < IN_FLIGHT and not self._ending
+        want = self._linger is not None or (self._has_room and len(self._lines) < IN_FLIGHT and not self._ending)
         if want != self._reading and not self.closed and not self._transport.is_closing():
             self._reading = want
             if want:
@@ -397,6 +407,6 @@ class Connection(asyncio.Protocol):
             self._give_up(f"a frame was not completed within {LINE_SECS:g} s", "frame_too_slow")
 
     def _close_if_done(self) -> None:
-        if self._ending and not self._lines and not self._in_flight and not self.closed:
+        if self._ending and not self._linger and not self._lines and not self._in_flight and not self.closed:
             self._flush()
             self._transport.close()

@@ -43,6 +43,8 @@ _MAX_PATH = 107 if sys.platform == "linux" else 103
 _BACKLOG = 256
 _FINISHING = frozenset({"ack", "fail", "inbox.complete", "inbox.fail", "server.hello", "server.info", "server.ping"})
 """What is still answered while the supervisor is stopping."""
+_WATCHING = frozenset({"deadletters.wait", "jobs.run"})
+"""What waits for something that outlasts it, and need not be waited for."""
 
 
 class Answerer(Protocol):
@@ -154,8 +156,12 @@ class SocketServer:
 
     async def _drain(self) -> None:
         """Wait until nothing is in flight: no request, and no message in a consumer's hands."""
-        while under_way := [*self.tasks.running(), *self._answerer.in_hand()]:
+        while under_way := [*self._requests(), *self._answerer.in_hand()]:
             await asyncio.wait(under_way)
+
+    def _requests(self) -> list[asyncio.Task[Any]]:
+        """Return the requests that will end by themselves, and not only with what they watch."""
+        return [task for task in self.tasks.running() if task.get_name() not in _WATCHING]
 
     def _bind(self) -> socket.socket:
         path = self.path

@@ -13,9 +13,10 @@ import pytest
 
 from relay_core.client import RelayClient
 from relay_core.deadletters import Code
+from relay_supervisor import server
 from tests.supervisor.crash.traffic import KEPT, Traffic
 from tests.supervisor.daemon import UNLIMITED, Daemon, a_daemon
-from tests.supervisor.inside import until
+from tests.supervisor.inside import a_client, a_supervisor, until
 
 SLOW = "relay.work.slow"
 
@@ -149,3 +150,25 @@ async def test_a_consumer_that_never_answers_cannot_prevent_a_stop(tmp_path: Pat
         letters = await client.dead_letters()
         assert sorted(letter.envelope.payload for letter in letters if letter.envelope) == ["claimed", "pushed"]
         assert {letter.code for letter in letters} <= {Code.DISCONNECTED, Code.INTERRUPTED}
+
+
+async def test_who_only_watches_something_does_not_hold_up_a_stop(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "DRAIN_SECS", 3600.0)
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group, AsyncExitStack() as stack:
+        supervisor = await stack.enter_async_context(a_supervisor(data_dir))
+        relay = supervisor.services.relay
+        await relay.register_endpoint(SLOW)
+        await relay.publish(SLOW, 1, sender="s")
+        (message,) = await relay.claim(SLOW)
+        await relay.fail(SLOW, message.id, "no")
+        run = relay.replays.start((await relay.plan_replay()).id)
+        run.pause()  # before it has begun: it waits for ever
+        client = a_client(supervisor)
+        await client.__aenter__()
+        watching = group.create_task(client.wait_replay(run.plan.id))
+        await until(lambda: any(task.get_name() == "deadletters.wait" for task in asyncio.all_tasks()))
+        await stack.aclose()
+        watching.cancel()
+        await client.close()
