@@ -8,7 +8,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 
 from relay_core.client import RelayClient
@@ -17,29 +16,9 @@ from relay_supervisor import server
 from tests.supervisor.crash.traffic import KEPT, Traffic
 from tests.supervisor.daemon import UNLIMITED, Daemon, a_daemon
 from tests.supervisor.inside import a_client, a_supervisor, until
+from tests.supervisor.raw_client import Raw
 
 SLOW = "relay.work.slow"
-
-
-class Raw:
-    """A connection without a client, which sees every answer as it is."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-
-    async def ask(self, method: str, **params: Any) -> Any:
-        """Ask, and return the answer; notifications are skipped."""
-        self._writer.write(orjson.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}) + b"\n")
-        while line := await self._reader.readline():
-            frame = orjson.loads(line)
-            if frame.get("id") == 1:
-                return frame
-        raise AssertionError("the connection was closed")
-
-    async def close(self) -> None:
-        self._writer.close()
-        await self._writer.wait_closed()
 
 
 class SlowConsumer:
@@ -65,10 +44,6 @@ async def begin_to_stop(daemon: Daemon) -> None:
     await until(lambda: not daemon.socket.exists())
 
 
-async def open_raw(daemon: Daemon) -> Raw:
-    return Raw(*await asyncio.open_unix_connection(daemon.socket))
-
-
 @pytest.mark.serial
 @pytest.mark.parametrize("durability", [pytest.param("os", marks=pytest.mark.slow), "fsync"])
 async def test_a_stop_under_load_loses_and_doubles_nothing(tmp_path: Path, durability: str) -> None:
@@ -79,7 +54,7 @@ async def test_a_stop_under_load_loses_and_doubles_nothing(tmp_path: Path, durab
         await traffic.register(clients[0])
         await clients[0].register_endpoint(SLOW)
         await clients[0].publish(SLOW, {"n": -1}, sender="s")
-        raw = await open_raw(daemon)
+        raw = await stack.enter_async_context(Raw(daemon.socket))
         async with asyncio.TaskGroup() as group:
             group.create_task(slow.consume(clients[0]))
             await slow.in_hand.wait()
@@ -88,9 +63,9 @@ async def test_a_stop_under_load_loses_and_doubles_nothing(tmp_path: Path, durab
                     group.create_task(traffic.publish(client))
             await until(lambda: traffic.answered_more_than(200))
             await begin_to_stop(daemon)
-            refused = await raw.ask("publish", subject=KEPT, payload={"n": -2}, **{"from": "s"})
+            refused = await raw.answer(raw.ask("publish", subject=KEPT, payload={"n": -2}, **{"from": "s"}))
             assert refused["error"]["data"]["code"] == "stopping"
-            assert "result" in await raw.ask("server.ping")
+            assert "result" in await raw.answer(raw.ask("server.ping"))
             await raw.close()
             assert daemon.process.returncode is None
             slow.let_go.set()
