@@ -38,6 +38,7 @@ from relay_core.frames import (
 from relay_core.signals import SignalSubscription
 from relay_core.tasks import Tasks
 from relay_supervisor.identity import Identity
+from relay_supervisor.pacing import LARGE, ORDERED
 
 logger = logging.getLogger(__name__)
 
@@ -46,37 +47,6 @@ IN_FLIGHT_BYTES = 4 * 1024 * 1024
 BURST = 32
 LINE_SECS = 30.0
 LINGER_SECS = 1.0
-LARGE = frozenset(
-    {
-        "inbox.peek",
-        "inbox.claim",
-        "deadletters.list",
-        "deadletters.get",
-        "deadletters.plan",
-        "deadletters.export",
-        "traces.get",
-        "traces.conversation",
-        "reports.get",
-    }
-)
-"""Methods whose answer may be megabytes, and does not keep others waiting for long."""
-ORDERED = frozenset(
-    {
-        "subscribe",
-        "unsubscribe",
-        "inbox.peek",
-        "inbox.claim",
-        "inbox.complete",
-        "inbox.fail",
-        "endpoints.register",
-        "endpoints.unregister",
-        "access.add",
-        "access.remove",
-        "tokens.add",
-        "tokens.remove",
-    }
-)
-"""Methods that are quick, and that what is asked next may count on."""
 _BUFFERED = 1024 * 1024
 
 
