@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from relay_core.access import AccessRule
     from relay_core.adapter import Adapter, AdapterContext, AdapterStatus, DeliveryContext, DeliveryResult
     from relay_core.backpressure import check_backpressure
+    from relay_core.bindings import Binding
     from relay_core.breaker import CircuitBreakers, CircuitState
     from relay_core.budget import create_default_budget, enforce_budget
     from relay_core.client import RelayClient
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from relay_core.ratelimit import check_rate_limit, resolve_limit
     from relay_core.replay_plan import ReplayOutcome, ReplayPlan
     from relay_core.results import AdapterResult, PublishResult, Rejection
+    from relay_core.secret import Secret
     from relay_core.signals import Signal, SignalType
     from relay_core.subjects import matches_pattern, validate_subject
     from relay_core.subscriptions import Subscription
@@ -71,6 +73,7 @@ __all__ = [
     "AdapterStatus",
     "Attachment",
     "BackpressureConfig",
+    "Binding",
     "Budget",
     "BudgetConfig",
     "BudgetOverrides",
@@ -108,6 +111,7 @@ __all__ = [
     "ReplayPlan",
     "ResponseContext",
     "RetentionConfig",
+    "Secret",
     "Signal",
     "SignalType",
     "Span",
@@ -136,6 +140,7 @@ _HOME = {
     "AdapterStatus": "adapter",
     "Attachment": "payload",
     "BackpressureConfig": "config",
+    "Binding": "bindings",
     "Budget": "envelope",
     "BudgetConfig": "config",
     "BudgetOverrides": "envelope",
@@ -173,6 +178,7 @@ _HOME = {
     "ReplayPlan": "replay_plan",
     "ResponseContext": "payload",
     "RetentionConfig": "config",
+    "Secret": "secret",
     "Signal": "signals",
     "SignalType": "signals",
     "Span": "delivery",

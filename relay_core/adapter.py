@@ -6,36 +6,44 @@ in from there (`AdapterContext.publish`). It has an `id` (one subject token), so
 
 1. `start` comes first and `stop` last; a stopped adapter may be started again. `stop` is also called
    after a `start` that failed, and may come while a delivery is under way.
-2. It gets one message at a time, in order, each at most once, and only while its status is
+2. It gets one message at a time (in each lane), in order, each at most once, and only while its status is
    ``connected``. In any other state its mail waits on disk; `AdapterContext.status_changed` says when
    to look again (a status that nobody announced is seen by the next publish or probe).
 3. A raised exception, a result with ``ok=False`` and a timeout are failures: the message is parked,
-   the breaker counts, nothing is tried again but by an operator's replay.
-4. It never gets back a message that it published itself.
+   the breaker counts, nothing is tried again but by an operator's replay. Only a platform that says when to
+   ask again (`DeliveryResult.retry_after`) is asked again, until the message expires.
+4. It never gets back a message that it published itself, unless it said that it may (`echo`).
+5. What it says of itself in a status, a result or an error never shows the secrets of its config.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from relay_core.clock import Clock
 from relay_core.dedupe import dedupe_key
 from relay_core.delivery import Delivery
 from relay_core.envelope import BudgetOverrides, Envelope
-from relay_core.errors import Closed
+from relay_core.errors import AccessDenied, Closed
 from relay_core.operations import STATE_NAMES, StateName
 from relay_core.publication import Publication
 from relay_core.results import PublishResult
 from relay_core.signals import Signal, SignalHandler, SignalSubscription
+from relay_core.subjects import SYSTEM_PREFIX
 
 if TYPE_CHECKING:
     from relay_core.bus import Bus
 
 DEFAULT_TIMEOUT_SECS = 30.0
+DRAIN_TIMEOUT_SECS = 10.0
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +72,9 @@ class DeliveryResult:
     """The platform's own word or number for it."""
     detail: str | None = None
     """What a trace should keep of a success, such as the platform's message id."""
+    retry_after: float | None = None
+    """With ``ok=False``: the platform did not take it and names the seconds after which to ask again. Until then the
+    message waits at the head of its line, as if it had not been begun."""
 
 
 class Adapter(Protocol):
@@ -77,6 +88,11 @@ class Adapter(Protocol):
       subject ``relay.adapter.{id}``; nobody else may claim one of them while it runs.
     - ``rate: float | None = None``: messages per second; more than that wait, none is refused.
     - ``timeout: float = 30``: seconds one delivery may take, waiting for its turn not counted.
+    - ``def lane(self, subject: str) -> str | None``: one subject token; messages of different lanes go side by side,
+      each lane with a mailbox (``relay.adapter.{id}.{lane}``), an order and a breaker of its own. None is the main one.
+    - ``max_in_flight: int | None = None``: how many lanes may have a message in hand at a time.
+    - ``drain: float = 10``: seconds that what it has in hand may still take when a reload replaces it.
+    - ``bound: bool = False``: its subjects are people: who writes to one needs a binding (`relay_core.bindings`).
     - ``async def health(self) -> bool``: whether the platform can be reached right now.
     """
 
@@ -119,6 +135,8 @@ class AdapterContext:
         self.logger = logging.getLogger(f"relay_core.adapter.{adapter_id}")
         self.on_status: Callable[[], None] | None = None
         """Told by `status_changed`."""
+        self.starter: asyncio.Task[Any] | None = None
+        """The task that starts it, which may publish before others are there to take anything."""
         self._bus: Bus | None = bus
         self._heard: list[SignalSubscription] = []
 
@@ -132,30 +150,73 @@ class AdapterContext:
         budget: BudgetOverrides | Mapping[str, Any] | None = None,
         parent_id: str | None = None,
         dedupe_id: str | None = None,
+        echo: bool = False,
     ) -> PublishResult:
-        """Publish a message that this adapter will not get back; see `RelayCore.publish`.
+        """Publish a message that this adapter will not get back unless `echo` says so; see `RelayCore.publish`.
+
+        It waits for no other adapter's answer: two that waited for each other would be stuck.
 
         Raises:
             Closed: if the adapter has been stopped.
+            AccessDenied: also if the sender is another adapter's, or the bus's own.
         """
+        if asyncio.current_task() is not self.starter:
+            await self._open_bus().adapters.wait_open()
+        return await self._publish(
+            subject,
+            payload,
+            sender=sender,
+            reply_to=reply_to,
+            budget=budget,
+            parent_id=parent_id,
+            dedupe_id=dedupe_id,
+            echo=echo,
+        )
+
+    async def _publish(
+        self,
+        subject: str,
+        payload: Any,
+        *,
+        sender: str,
+        reply_to: str | None,
+        budget: BudgetOverrides | Mapping[str, Any] | None,
+        parent_id: str | None,
+        dedupe_id: str | None,
+        echo: bool,
+    ) -> PublishResult:
         bus = self._open_bus()
+        owner = bus.adapters.owner_of_sender(sender)
+        if owner not in (None, self.adapter_id) or sender.startswith(SYSTEM_PREFIX):
+            whose = f"adapter {owner}" if owner is not None else "the bus itself"
+            raise AccessDenied(f"{sender} is reserved for {whose}", sender=sender, code="sender_reserved")
         publication = Publication(subject, payload, sender)
         publication.reply_to = reply_to
         publication.overrides = budget
         publication.parent_id = parent_id
         publication.dedupe = dedupe_key(sender, dedupe_id) if dedupe_id is not None else None
-        publication.origin = self.adapter_id
+        publication.origin = None if echo else self.adapter_id
+        publication.waits = False
         return await bus.publish(publication)
 
     def signal(self, subject: str, signal: Signal) -> None:
-        """Send a signal to whoever listens right now."""
-        self._open_bus().signals.emit(subject, signal)
+        """Send a signal to whoever listens right now; see `RelayCore.signal`."""
+        self._open_bus().signal(subject, signal)
 
     def on_signal(self, pattern: str, handler: SignalHandler) -> SignalSubscription:
         """Call `handler(subject, signal)` for the signals of a pattern, until it is closed or the adapter stops."""
         subscription = self._open_bus().signals.on(pattern, handler)
         self._heard.append(subscription)
         return subscription
+
+    @asynccontextmanager
+    async def share(self, key: Hashable, make: Callable[[], AbstractAsyncContextManager[T]]) -> AsyncIterator[T]:
+        """Use what all adapters of this bus have in common under a key: made for the first, closed after the last.
+
+        A listener on a port, for instance, that an adapter and the one that replaces it both need at once.
+        """
+        async with self._open_bus().adapters.shared.use(key, make) as common:
+            yield common
 
     def status_changed(self) -> None:
         """Say that the adapter's status is another one now."""
@@ -205,9 +266,10 @@ class DeliveryContext:
         reply_to: str | None = None,
         budget: BudgetOverrides | Mapping[str, Any] | None = None,
         dedupe_id: str | None = None,
+        echo: bool = False,
     ) -> PublishResult:
         """Publish in answer to the message: it is the parent, and what its budget had left is inherited."""
-        return await self._adapter.publish(
+        return await self._adapter._publish(
             subject,
             payload,
             sender=sender,
@@ -215,4 +277,5 @@ class DeliveryContext:
             budget=budget,
             parent_id=self.message_id,
             dedupe_id=dedupe_id,
+            echo=echo,
         )

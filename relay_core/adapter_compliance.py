@@ -22,6 +22,7 @@ from typing import Any
 from relay_core.adapter import Adapter, AdapterContext, AdapterStatus
 from relay_core.adapter_shape import read_shape
 from relay_core.adapters import private_directory
+from relay_core.bindings import Binding
 from relay_core.config import RelayConfig
 from relay_core.core import RelayCore
 from relay_core.deadletters import Code
@@ -230,6 +231,8 @@ class _Spied:
 
 
 async def _add(case: AdapterCase, relay: RelayCore, adapter: Any) -> None:
+    if getattr(adapter, "bound", False):
+        relay.set_bindings([Binding(chat=case.subject, agent=_SENDER, start="both")])
     await _within(case, "start", relay.add_adapter(adapter))
     await _until(case, lambda: relay.adapters()[0].state == "connected", "it does not connect")
 

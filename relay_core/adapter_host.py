@@ -1,10 +1,10 @@
-"""One adapter at work: the mail it is offered, the message it has in hand, and its leaving.
+"""One adapter at work: how it is doing, its lanes, and its leaving.
 
 1. Mail is offered only while the adapter is connected, its last probe was not bad and it is not
    leaving. Otherwise it waits in ``new/``: nothing is burned on a dead platform.
-2. So does mail that comes faster than its rate. The wait is before the claim, so it costs nothing of
-   the delivery's timeout, and a process killed meanwhile leaves no `interrupted` message behind.
-3. Leaving: nothing more is offered; the message under way gets until the drain timeout; then the
+2. Every adapter has a mailbox, and with lanes one more for each lane, made when its first message comes. A mailbox
+   of a lane that is found on disk is taken over, whether or not the adapter has such a lane today.
+3. Leaving: nothing more is offered; the messages under way get until the drain timeout; then the
    adapter is stopped. What it still has in hand after that is cut off and parked as `interrupted`.
 """
 
@@ -12,20 +12,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+import traceback
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
-from relay_core.adapter import Adapter, AdapterContext, AdapterStatus, DeliveryContext, DeliveryResult
+from relay_core.adapter import DEFAULT_TIMEOUT_SECS, Adapter, AdapterContext, AdapterStatus
+from relay_core.adapter_lane import Lane
 from relay_core.adapter_shape import AdapterShape
-from relay_core.clock import Timer, call_later
-from relay_core.deadletters import Code
-from relay_core.dispatch import Consumer
-from relay_core.envelope import Envelope
+from relay_core.clock import Clock
+from relay_core.delivery import TargetKind
 from relay_core.events import EventKind
 from relay_core.mailbox import Mailbox
 from relay_core.operations import AdapterState
 from relay_core.publication import Target
+from relay_core.subjects import is_subject, subject_hash
 
 if TYPE_CHECKING:
     from relay_core.bus import Bus
@@ -35,15 +38,8 @@ logger = logging.getLogger(__name__)
 STOP_TIMEOUT_SECS = 10.0
 HEALTH_TIMEOUT_SECS = 10.0
 
-
-class DeliveryFailed(Exception):
-    """An adapter did not deliver."""
-
-
-class CutOff(DeliveryFailed):
-    """An adapter was stopped with the message in hand."""
-
-    dead_letter_code = Code.INTERRUPTED
+Conceal = Callable[[str], str]
+"""Cuts an adapter's secrets out of a text."""
 
 
 @dataclass(slots=True)
@@ -55,115 +51,148 @@ class Tally:
     last_error: str | None = None
 
 
-class AdapterHost:
-    """An adapter that was started, and its mailbox."""
+@dataclass(slots=True)
+class _Turn:
+    """Who waits for a lane to be made."""
 
-    slots = None
-    """It has one mailbox, and so one message in hand."""
+    waiting: int = 0
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class AdapterHost:
+    """An adapter that was started, and its mailboxes."""
 
     def __init__(
-        self, bus: Bus, adapter: Adapter, shape: AdapterShape, context: AdapterContext, mailbox: Mailbox
+        self,
+        bus: Bus,
+        adapter: Adapter,
+        shape: AdapterShape,
+        context: AdapterContext,
+        mailbox: Mailbox,
+        conceal: Conceal,
     ) -> None:
+        self.adapter = adapter
         self.shape = shape
+        self.context = context
         self.mailbox = mailbox
+        """The main one, of the adapter's own subject."""
+        self.conceal = conceal
+        self.clock: Clock = bus.clock
         self.tally = Tally()
+        self.slots = asyncio.Semaphore(shape.max_in_flight) if shape.max_in_flight is not None else None
+        self.next_at = 0.0
+        """Monotonic time before which its rate allows nothing."""
         self._bus = bus
-        self._adapter = adapter
-        self._context = context
-        self._me: tuple[Consumer, ...] = (self,)
+        self._lanes: dict[str, Lane] = {}
+        self._opening: dict[str, _Turn] = {}
+        """Publishes that wait for a lane to be made, by its subject."""
         self._healthy: bool | None = None
         self._illness: str | None = None
         self._leaving = False
+        self._connected = False
+        self._patience: asyncio.Timeout | None = None
+        """Ends the draining when it is rescheduled."""
         self._status = AdapterStatus("starting")
         self._since = bus.clock.now_ms()
-        self._next_at = 0.0
-        self._timer: Timer | None = None
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self._limit: asyncio.Timeout | None = None
-        """Ends the delivery under way when it is rescheduled."""
         context.on_status = self._announced
+        for box in bus.mailboxes:
+            if box.about.kind == TargetKind.ADAPTER and f"{box.subject}.".startswith(f"{mailbox.subject}."):
+                self.lane(box)
 
     @property
     def name(self) -> str:
-        """Return what an outcome is listed under."""
+        """Return the adapter's id."""
         return self.shape.id
 
-    def target(self) -> Target:
-        """Return where a message for this adapter goes, and how long its publisher waits for the answer."""
-        waits = self._look() and not self.shape.detached
-        return Target(self.mailbox, adapter=self.shape.id, awaited=self.shape.timeout if waits else None)
+    def lane(self, mailbox: Mailbox) -> Lane:
+        """Return the line of one of the adapter's mailboxes."""
+        lane = self._lanes.get(mailbox.hash)
+        if lane is None or lane.mailbox is not mailbox:  # it was dropped as empty, and made again
+            lane = self._lanes[mailbox.hash] = Lane(self, mailbox)
+            mailbox.keep = self._connected
+        return lane
 
-    def consumers(self) -> tuple[Sequence[Consumer], float]:
-        """Return who handles the next message: the adapter, if it can take one now."""
-        if not self._look():
-            return (), 0.0
-        wait = self._next_at - self._bus.clock.monotonic()
-        if wait > 0:
-            if self._timer is None:
-                self._timer = call_later(self._bus.clock, wait, self._due)
-            return (), 0.0
-        return self._me, self.shape.timeout
+    def find_mailbox(self, subject: str) -> Mailbox | None:
+        """Return the mailbox for messages of a subject, if it has been made."""
+        where = self._where(subject)
+        if where == self.mailbox.subject:
+            return self.mailbox
+        found = self._bus.mailboxes.get(subject_hash(where))
+        return found if found is not None and found.about.kind == TargetKind.ADAPTER else None
 
-    def offer(self) -> None:
-        """Begin with the mail that waits, if the adapter can take it."""
-        if self._look():
-            self._bus.dispatch.kick(self.mailbox)
+    def target(self, subject: str, address: str | None = None) -> Target | Callable[[], Awaitable[Target]]:
+        """Return where a message for this adapter goes, or what makes its lane if there is none yet."""
+        mailbox = self.find_mailbox(subject)
+        if mailbox is None or mailbox.subject in self._opening:  # those who had it made go first
+            return partial(self._open, self._where(subject), address)
+        return self._target(mailbox, address)
 
-    async def deliver(self, envelope: Envelope) -> None:
-        """Have the adapter take one message; whatever is raised is a failure."""
+    def offer(self, lane: Lane | None = None) -> None:
+        """Begin with the mail that waits, in one lane or in all, if the adapter can take it."""
+        if not self.look():
+            return
+        if lane is None:
+            known = self._bus.mailboxes
+            self._lanes = {hash: one for hash, one in self._lanes.items() if known.get(hash) is one.mailbox}
+        for one in list(self._lanes.values()) if lane is None else [lane]:
+            one.mailbox.keep = True
+            self._bus.dispatch.kick(one.mailbox)
+
+    def begin(self) -> None:
+        """Count a delivery that begins against the rate."""
         if self.shape.rate is not None:
-            self._next_at = self._bus.clock.monotonic() + 1 / self.shape.rate
-        delivery = self.mailbox.claimed[envelope.id].delivery
-        self._idle.clear()
-        try:
-            result = await self._ask(envelope, DeliveryContext(self._context, envelope, delivery))
-            if not isinstance(result, DeliveryResult):
-                raise DeliveryFailed(f"deliver must return a DeliveryResult, not {type(result).__name__}")
-            if not result.ok:
-                error = result.error or result.detail or "not accepted"
-                raise DeliveryFailed(f"{error} ({result.code})" if result.code else error)
-            if result.detail is not None:
-                delivery.outcomes = [{"handler": self.name, "ok": True, "detail": result.detail}]
-        except BaseException as error:
-            self.tally.failed += 1
-            timed_out = isinstance(error, asyncio.CancelledError)
-            self.tally.last_error = "no answer in time" if timed_out else f"{type(error).__name__}: {error}"
-            raise
-        else:
-            self.tally.delivered += 1
-        finally:
-            self._idle.set()
+            self.next_at = self.clock.monotonic() + 1 / self.shape.rate
 
     async def probe(self) -> None:
         """Ask the adapter whether it is well, if it can tell, and offer it mail accordingly."""
-        health = getattr(self._adapter, "health", None)
+        health = getattr(self.adapter, "health", None)
         if health is not None:
-            self._illness = await _find_illness(health)
+            illness = await _find_illness(health)
+            self._illness = illness and self.conceal(illness)
             self._healthy = self._illness is None
         self.offer()
 
     async def leave(self, drain_timeout: float, why: str) -> None:
-        """Finish the message under way, or cut it off, and stop the adapter; errors are logged."""
+        """Finish the messages under way, or cut them off, and stop the adapter; errors are logged."""
         self._leaving = True
-        if self._timer is not None:
-            self._timer.cancel()
+        lanes = list(self._lanes.values())
+        for lane in lanes:
+            lane.stop_offering()
         self._note(AdapterStatus("stopping", why))
         try:
-            async with asyncio.timeout(drain_timeout):
-                await self._idle.wait()
+            async with asyncio.timeout(drain_timeout) as self._patience:
+                for lane in lanes:
+                    await lane.drained()
         except TimeoutError:
-            logger.warning("adapter %s has not finished its message within %g s", self.name, drain_timeout)
+            logger.warning("adapter %s has not finished its messages within %g s", self.name, drain_timeout)
         finally:
+            self._patience = None
             try:
-                await stop_adapter(self._adapter, self.name)
+                await stop_adapter(self.adapter, self.name, self.conceal)
             finally:
-                self._context.close()
-            await self._cut_off()
+                self.context.close()
+            async with asyncio.TaskGroup() as group:
+                for lane in lanes:
+                    group.create_task(lane.cut_off())
+
+    def take_over(self, old: AdapterHost) -> None:
+        """Count on where another one left off: its tally, and its slots, which it may still have messages in."""
+        self.tally = old.tally
+        if self.shape.max_in_flight == old.shape.max_in_flight:
+            self.slots = old.slots
+        elif old.slots is not None:
+            for _ in old.mailboxes():  # lanes that wait for a slot of the old one look again, and find the new one's
+                old.slots.release()
+
+    def hurry(self) -> None:
+        """Have a leaving adapter wait no longer for what it has in hand."""
+        if self._patience is not None:
+            with suppress(RuntimeError):  # it is over this very moment
+                self._patience.reschedule(asyncio.get_running_loop().time())
 
     def state(self) -> AdapterState:
         """Return what an operator sees."""
-        self._look()
+        self.look()
         return AdapterState(
             id=self.shape.id,
             state=self._status.state,
@@ -175,46 +204,66 @@ class AdapterHost:
             detached=self.shape.detached,
             delivered=self.tally.delivered,
             failed=self.tally.failed,
-            depth=self.mailbox.depth,
+            depth=sum(lane.mailbox.depth for lane in self._lanes.values()),
             last_error=self.tally.last_error,
         )
 
-    async def _ask(self, envelope: Envelope, context: DeliveryContext) -> object:
-        """Let the adapter deliver until it is done or cut off; its own cancelling is just an error."""
-        limit = self._limit = asyncio.timeout(None)
-        try:
-            async with limit:
-                return await self._adapter.deliver(envelope, context)
-        except TimeoutError:
-            if limit.expired():
-                raise CutOff("the adapter was stopped before it had answered") from None
-            raise
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            raise DeliveryFailed("the adapter cancelled its own delivery") from None
+    def mailboxes(self) -> list[Mailbox]:
+        """Return the mailboxes of all its lanes."""
+        return [lane.mailbox for lane in self._lanes.values()]
 
-    async def _cut_off(self) -> None:
-        if self._idle.is_set() or self._limit is None:
-            return
-        self._limit.reschedule(asyncio.get_running_loop().time())
-        try:
-            async with asyncio.timeout(STOP_TIMEOUT_SECS):
-                await self._idle.wait()
-        except TimeoutError:
-            logger.error("adapter %s goes on with its message although it was stopped and cancelled", self.name)
-
-    def _look(self) -> bool:
+    def look(self) -> bool:
         """Look how the adapter is doing, and tell whether it can take mail."""
         if self._leaving:
             return False
-        status = read_status(self._adapter)
+        status = self._read_status()
         if status.state == "connected" and self._illness is not None:
             status = AdapterStatus("error", self._illness)
         self._note(status)
-        self.mailbox.keep = status.state == "connected"
-        return self.mailbox.keep
+        connected = status.state == "connected"
+        if connected != self._connected:
+            self._connected = connected
+            for lane in self._lanes.values():
+                lane.mailbox.keep = connected
+        return connected
+
+    def _read_status(self) -> AdapterStatus:
+        status = read_status(self.adapter)
+        if status.detail is None or (detail := self.conceal(status.detail)) == status.detail:
+            return status
+        return AdapterStatus(status.state, detail, status.since)
+
+    async def _open(self, where: str, address: str | None) -> Target:
+        turn = self._opening.setdefault(where, _Turn())
+        turn.waiting += 1
+        try:
+            async with turn.lock:  # first come, first served: the order of a lane begins before the lane does
+                mailbox = await self._bus.open_mailbox(where, TargetKind.ADAPTER)
+            return self._target(mailbox, address)
+        finally:
+            turn.waiting -= 1
+            if not turn.waiting:
+                del self._opening[where]
+
+    def _target(self, mailbox: Mailbox, address: str | None) -> Target:
+        waits = self.look() and not self.shape.detached and not self.lane(mailbox).is_told_to_wait
+        # Nobody waits longer than usual for an adapter that may take long: it has it in line.
+        awaited = min(self.shape.timeout, DEFAULT_TIMEOUT_SECS) if waits else None
+        return Target(mailbox, adapter=self.shape.id, awaited=awaited, address=address)
+
+    def _where(self, subject: str) -> str:
+        """Return the subject of the mailbox for messages of a subject: the lane's, or the main one's."""
+        main = self.mailbox.subject
+        if self.shape.lane is None:
+            return main
+        try:
+            lane = self.shape.lane(subject)
+        except Exception as error:
+            why = self.conceal(f"{type(error).__name__}: {error}")
+            logger.error("adapter %s cannot tell the lane of %s (%s): it goes to the main one", self.name, subject, why)
+            return main
+        where = f"{main}.{lane}"
+        return where if lane and "." not in lane and is_subject(where) else main
 
     def _note(self, status: AdapterStatus) -> None:
         if status.state != self._status.state:
@@ -225,10 +274,6 @@ class AdapterHost:
     def _announced(self) -> None:
         """Take the adapter's word for how it is doing over that of an older probe."""
         self._healthy = self._illness = None
-        self.offer()
-
-    def _due(self) -> None:
-        self._timer = None
         self.offer()
 
 
@@ -253,15 +298,16 @@ async def _find_illness(health: Callable[[], Awaitable[bool]]) -> str | None:
         return f"the health probe failed: {type(error).__name__}: {error}"
 
 
-async def stop_adapter(adapter: Adapter, name: str) -> None:
+async def stop_adapter(adapter: Adapter, name: str, conceal: Conceal) -> None:
     """Stop an adapter; what goes wrong is logged."""
     try:
         async with asyncio.timeout(STOP_TIMEOUT_SECS):
             await adapter.stop()
     except TimeoutError:
         logger.error("adapter %s did not stop within %g s", name, STOP_TIMEOUT_SECS)
-    except (Exception, SystemExit):
-        logger.exception("adapter %s failed to stop", name)
+    except (Exception, SystemExit) as error:
+        text = conceal("".join(traceback.format_exception(error)))
+        logger.error("adapter %s failed to stop: %s", name, text)
 
 
 def note_adapter(bus: Bus, mailbox: Mailbox, adapter_id: str, status: str, detail: str | None) -> None:

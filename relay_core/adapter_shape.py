@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import isfinite
 from typing import Any, NamedTuple
 
-from relay_core.adapter import DEFAULT_TIMEOUT_SECS, Adapter, AdapterStatus
+from relay_core.adapter import DEFAULT_TIMEOUT_SECS, DRAIN_TIMEOUT_SECS, Adapter, AdapterStatus
 from relay_core.errors import ConfigError, InvalidSubject
-from relay_core.subjects import ADAPTER_PREFIX, validate_subject
+from relay_core.subjects import adapter_subject, validate_subject
 
 
 class AdapterShape(NamedTuple):
@@ -22,16 +22,15 @@ class AdapterShape(NamedTuple):
     rate: float | None
     timeout: float
     senders: tuple[str, ...] = ()
+    lane: Callable[[str], str | None] | None = None
+    max_in_flight: int | None = None
+    drain: float = DRAIN_TIMEOUT_SECS
+    bound: bool = False
 
     @property
     def subject(self) -> str:
-        """Return the subject of its mailbox, which it also speaks as."""
+        """Return the subject of its main mailbox, which it also speaks as."""
         return adapter_subject(self.id)
-
-
-def adapter_subject(adapter_id: str) -> str:
-    """Return the subject of an adapter's mailbox."""
-    return f"{ADAPTER_PREFIX}{adapter_id}"
 
 
 def read_shape(adapter: Adapter) -> AdapterShape:
@@ -49,9 +48,9 @@ def read_shape(adapter: Adapter) -> AdapterShape:
         raise _misshapen(id, "health", "must be an async method, or not be there")
     if not isinstance(getattr(adapter, "status", None), AdapterStatus):
         raise _misshapen(id, "status", "must be an AdapterStatus")
-    detached = getattr(adapter, "detached", False)
-    if not isinstance(detached, bool):
-        raise _misshapen(id, "detached", f"must be true or false, not {detached!r}")
+    for name in ("detached", "bound"):
+        if not isinstance(flag := getattr(adapter, name, False), bool):
+            raise _misshapen(id, name, f"must be true or false, not {flag!r}")
     priority = getattr(adapter, "priority", 0)
     if not isinstance(priority, int):
         raise _misshapen(id, "priority", f"must be a whole number, not {priority!r}")
@@ -61,11 +60,32 @@ def read_shape(adapter: Adapter) -> AdapterShape:
     timeout = getattr(adapter, "timeout", DEFAULT_TIMEOUT_SECS)
     if not _is_positive(timeout):
         raise _misshapen(id, "timeout", f"must be seconds, above 0, not {timeout!r}")
+    drain = getattr(adapter, "drain", DRAIN_TIMEOUT_SECS)
+    if not _is_positive(drain):
+        raise _misshapen(id, "drain", f"must be seconds, above 0, not {drain!r}")
+    lane = getattr(adapter, "lane", None)
+    if lane is not None and (not callable(lane) or inspect.iscoroutinefunction(lane)):
+        raise _misshapen(id, "lane", "must be a plain method, or not be there")
+    in_flight = getattr(adapter, "max_in_flight", None)
+    if in_flight is not None and (not isinstance(in_flight, int) or isinstance(in_flight, bool) or in_flight < 1):
+        raise _misshapen(id, "max_in_flight", f"must be a whole number above 0, or None, not {in_flight!r}")
     patterns = _read_patterns(id, "patterns", getattr(adapter, "patterns", None))
     if not patterns:
         raise _misshapen(id, "patterns", "must be a list of at least one pattern, not an empty one")
     senders = _read_patterns(id, "senders", getattr(adapter, "senders", ()))
-    return AdapterShape(id, patterns, detached, priority, rate, timeout, senders)
+    return AdapterShape(
+        id=id,
+        patterns=patterns,
+        detached=getattr(adapter, "detached", False),
+        priority=priority,
+        rate=rate,
+        timeout=timeout,
+        senders=senders,
+        lane=lane,
+        max_in_flight=in_flight,
+        drain=drain,
+        bound=getattr(adapter, "bound", False),
+    )
 
 
 def _read_id(adapter: Adapter) -> str:

@@ -4,10 +4,13 @@
    match. If any of that fails, nothing of it stays.
 2. Replacing (hot reload): the new one is started first, then takes over patterns and mailbox in one
    step, then the old one is drained and stopped. If the new one does not start, the old one stays.
-   The mailbox has one dispatcher, so no message is lost, doubled or overtaken.
-3. Removing: nothing more matches, the message under way is finished, the adapter is stopped. Its mail
+   A mailbox has one dispatcher, so no message is lost, doubled or overtaken.
+   An old one that may take long (`drain`) finishes what it has in hand while the new one works already.
+3. Removing: nothing more matches, what is under way is finished, the adapter is stopped. Its mail
    stays on disk and waits for an adapter of the same id.
-4. Closing the bus drains and stops all of them, at the same time. They match until the end: what is
+4. While somebody starts several (`held`), what they bring in waits until all are there: the one that would take it
+   may be the next. Only what is said in a `start` itself, or in answer to a message, does not wait.
+5. Closing the bus drains and stops all of them, at the same time. They match until the end: what is
    published meanwhile is stored for the next start.
 """
 
@@ -15,13 +18,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from relay_core.adapter import Adapter, AdapterContext
-from relay_core.adapter_host import AdapterHost, note_adapter, read_status, stop_adapter
+from relay_core.adapter import DRAIN_TIMEOUT_SECS, Adapter, AdapterContext
+from relay_core.adapter_host import (
+    STOP_TIMEOUT_SECS,
+    AdapterHost,
+    Conceal,
+    note_adapter,
+    read_status,
+    stop_adapter,
+)
 from relay_core.adapter_shape import AdapterShape, read_shape
 from relay_core.delivery import TargetKind
 from relay_core.dispatch import Consumer
@@ -30,15 +41,14 @@ from relay_core.files import storage_error
 from relay_core.mailbox import Mailbox
 from relay_core.notices import Notices
 from relay_core.operations import AdapterState
-from relay_core.publication import Target
-from relay_core.subjects import ADAPTER_PREFIX
+from relay_core.sharing import Shared
+from relay_core.subjects import ADAPTER_PREFIX, adapter_of
 from relay_core.trie import SubjectTrie
 
 if TYPE_CHECKING:
     from relay_core.bus import Bus
 
 START_TIMEOUT_SECS = 30.0
-DRAIN_TIMEOUT_SECS = 10.0
 
 
 class Adapters:
@@ -47,13 +57,20 @@ class Adapters:
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
         self._hosts: dict[str, AdapterHost] = {}
-        self._by_mailbox: dict[str, AdapterHost] = {}
+        self._leaving: set[AdapterHost] = set()
+        """Replaced ones that still have something in hand."""
         self._patterns: SubjectTrie[AdapterHost] = SubjectTrie()
         self._senders: SubjectTrie[AdapterHost] = SubjectTrie()
         self._changing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         """One change of an adapter at a time, by id."""
+        self._people = 0
+        """Adapters whose subjects are people."""
         self._closed = False
         self._notices = Notices(bus)
+        self._open = asyncio.Event()
+        self._open.set()
+        self.shared = Shared()
+        """What adapters have in common, such as a port to listen on."""
 
     async def __aenter__(self) -> Self:
         self._notices.flush()
@@ -64,19 +81,40 @@ class Adapters:
     ) -> None:
         await self.close()
 
-    def targets(self, subject: str, origin: str | None) -> list[Target]:
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Let nothing in from the adapters meanwhile."""
+        self._open.clear()
+        try:
+            yield
+        finally:
+            self._open.set()
+
+    async def wait_open(self) -> None:
+        """Return once adapters may bring something in."""
+        await self._open.wait()
+
+    def matching(self, subject: str, origin: str | None = None) -> list[AdapterHost]:
         """Return the adapters that take a subject's messages, highest priority first, but not their origin."""
         if not self._hosts:
             return []
         hosts = {host.name: host for host in self._patterns.match(subject)}
         if origin is not None:
             hosts.pop(origin, None)
-        return [host.target() for host in sorted(hosts.values(), key=_by_priority)]
+        return sorted(hosts.values(), key=_by_priority)
 
     def consumers(self, mailbox: Mailbox) -> tuple[Sequence[Consumer], float]:
         """Return the adapter that handles a mailbox's next message, if it can take one, and its timeout."""
-        host = self._by_mailbox.get(mailbox.hash)
-        return host.consumers() if host is not None else ((), 0.0)
+        host = self._hosts.get(adapter_of(mailbox.subject))
+        return host.lane(mailbox).consumers() if host is not None else ((), 0.0)
+
+    def is_voice(self, sender: str, subject: str, origin: str | None) -> bool:
+        """Tell whether this is a chat that speaks: its adapter brings in what somebody wrote there."""
+        return origin is not None and sender == subject and self.owner_of_sender(sender) == origin
+
+    def is_person(self, subject: str) -> bool:
+        """Tell whether a subject is a person's, so that only those who are bound to it may write there."""
+        return self._people > 0 and any(host.shape.bound for host in self._patterns.match(subject))
 
     def owner_of_sender(self, sender: str) -> str | None:
         """Return the id of the adapter that alone publishes as a sender, if one does.
@@ -84,14 +122,18 @@ class Adapters:
         What lies below ``relay.adapter.{id}`` is that adapter's, whether or not it runs.
         """
         if sender.startswith(ADAPTER_PREFIX):
-            return sender.removeprefix(ADAPTER_PREFIX).partition(".")[0]
+            return adapter_of(sender)
         if not self._senders:
             return None
         owners = self._senders.match(sender)
         return min(owners, key=_by_priority).name if owners else None
 
-    async def add(self, adapter: Adapter, *, start_timeout: float = START_TIMEOUT_SECS) -> AdapterState:
+    async def add(
+        self, adapter: Adapter, *, start_timeout: float = START_TIMEOUT_SECS, conceal: Conceal = str
+    ) -> AdapterState:
         """Start an adapter and give it its messages, those that wait already first.
+
+        What it says goes through `conceal` before anybody sees it.
 
         Raises:
             ConfigError: if it has not the shape of an adapter, or its id is taken.
@@ -101,7 +143,7 @@ class Adapters:
         async with self._changing[shape.id]:
             if shape.id in self._hosts:
                 raise ConfigError(f"there is an adapter {shape.id} already: replace it, or choose another id", key="id")
-            host = await self._start(adapter, shape, start_timeout)
+            host = await self._start(adapter, shape, start_timeout, conceal)
             self._enter(host)
             return host.state()
 
@@ -110,9 +152,13 @@ class Adapters:
         adapter: Adapter,
         *,
         start_timeout: float = START_TIMEOUT_SECS,
-        drain_timeout: float = DRAIN_TIMEOUT_SECS,
+        drain_timeout: float | None = None,
+        conceal: Conceal = str,
     ) -> AdapterState:
         """Put an adapter in the place of the one with the same id; return once that one has stopped.
+
+        It is drained for as long as its `drain` says, or for `drain_timeout`; what takes longer than the usual
+        time goes on without anybody waiting.
 
         Raises:
             ConfigError: if it has not the shape of an adapter; the old one stays.
@@ -122,11 +168,14 @@ class Adapters:
         shape = read_shape(adapter)
         async with self._changing[shape.id]:
             old = self._host(shape.id)
-            host = await self._start(adapter, shape, start_timeout)
-            host.tally = old.tally
-            self._forget_patterns(old)
+            host = await self._start(adapter, shape, start_timeout, conceal)
+            host.take_over(old)
+            self._forget(old)
             self._enter(host)
-            await old.leave(drain_timeout, "replaced")
+            drain = old.shape.drain if drain_timeout is None else drain_timeout
+            leaving = self._bus.tasks.start(self._let_go(old, drain), name=f"adapter {shape.id} leaves")
+            assert leaving is not None  # a bus that is closing starts no adapter
+            await asyncio.wait({leaving}, timeout=min(drain, DRAIN_TIMEOUT_SECS) + STOP_TIMEOUT_SECS)
             return host.state()
 
     async def remove(self, adapter_id: str, *, drain_timeout: float = DRAIN_TIMEOUT_SECS) -> None:
@@ -137,13 +186,13 @@ class Adapters:
         """
         async with self._changing[adapter_id]:
             host = self._host(adapter_id)
-            self._forget_patterns(host)
+            self._forget(host)
             del self._hosts[adapter_id]
             try:
                 await host.leave(drain_timeout, "removed")
             finally:
-                del self._by_mailbox[host.mailbox.hash]
-                host.mailbox.keep = False
+                for mailbox in host.mailboxes():
+                    mailbox.keep = False
             await asyncio.to_thread(self._bus.mailboxes.unregister, host.mailbox)
             note_adapter(self._bus, host.mailbox, adapter_id, "removed", None)
 
@@ -166,28 +215,40 @@ class Adapters:
     async def close(self) -> None:
         """Drain and stop all adapters."""
         self._closed = True
+        for host in self._leaving:
+            host.hurry()
         async with asyncio.TaskGroup() as group:
             for host in self._hosts.values():
                 group.create_task(host.leave(DRAIN_TIMEOUT_SECS, "the bus is closing"))
 
-    async def _start(self, adapter: Adapter, shape: AdapterShape, timeout: float) -> AdapterHost:
+    async def _start(self, adapter: Adapter, shape: AdapterShape, timeout: float, conceal: Conceal) -> AdapterHost:
         """Start an adapter that matches nothing yet; if that fails it is stopped again."""
         bus = self._bus
         context = AdapterContext(bus, shape.id, private_directory(bus.data_dir.path / "adapters" / shape.id))
+        context.starter = asyncio.current_task()
         try:
-            await _start_adapter(adapter, context, shape.id, timeout)
+            await _start_adapter(adapter, context, shape.id, timeout, conceal)
+            context.starter = None
             mailbox = await bus.open_mailbox(shape.subject, TargetKind.ADAPTER, registered=True)
             if self._closed:
                 raise Closed("the bus is closing")
         except BaseException:
-            await stop_adapter(adapter, shape.id)
+            await stop_adapter(adapter, shape.id, conceal)
             context.close()
             raise
-        return AdapterHost(bus, adapter, shape, context, mailbox)
+        return AdapterHost(bus, adapter, shape, context, mailbox, conceal)
+
+    async def _let_go(self, host: AdapterHost, drain: float) -> None:
+        """Let a replaced adapter finish and stop."""
+        self._leaving.add(host)
+        try:
+            await host.leave(drain, "replaced")
+        finally:
+            self._leaving.discard(host)
 
     def _enter(self, host: AdapterHost) -> None:
         self._hosts[host.name] = host
-        self._by_mailbox[host.mailbox.hash] = host
+        self._people += host.shape.bound
         for pattern in host.shape.patterns:
             self._patterns.add(pattern, host)
         for pattern in host.shape.senders:
@@ -195,7 +256,8 @@ class Adapters:
         host.offer()
         self._notices.flush()
 
-    def _forget_patterns(self, host: AdapterHost) -> None:
+    def _forget(self, host: AdapterHost) -> None:
+        self._people -= host.shape.bound
         for pattern in host.shape.patterns:
             self._patterns.remove(pattern, host)
         for pattern in host.shape.senders:
@@ -223,18 +285,20 @@ def private_directory(path: Path) -> Path:
     return path
 
 
-async def _start_adapter(adapter: Adapter, context: AdapterContext, name: str, timeout: float) -> None:
+async def _start_adapter(
+    adapter: Adapter, context: AdapterContext, name: str, timeout: float, conceal: Conceal
+) -> None:
     limit = asyncio.timeout(timeout)
     try:
         async with limit:
             await adapter.start(context)
     except Exception as error:
         why = f"no answer within {timeout:g} s" if limit.expired() else f"{type(error).__name__}: {error}"
-        raise RelayError(f"adapter {name} did not start: {why}", code="adapter_failed") from error
+        raise RelayError(f"adapter {name} did not start: {conceal(why)}", code="adapter_failed") from None
     status = read_status(adapter)
     if status.state == "error":
         why = status.detail or "its status is error"
-        raise RelayError(f"adapter {name} did not start: {why}", code="adapter_failed")
+        raise RelayError(f"adapter {name} did not start: {conceal(why)}", code="adapter_failed")
 
 
 def _by_priority(host: AdapterHost) -> tuple[int, str]:

@@ -20,6 +20,7 @@ import orjson
 
 from relay_core.access import AccessControl
 from relay_core.adapters import Adapters
+from relay_core.bindings import Bindings
 from relay_core.breaker import CircuitBreakers, CircuitState
 from relay_core.clock import Clock, SystemClock, iso
 from relay_core.commit import Commits
@@ -31,7 +32,7 @@ from relay_core.dedupe import Dedupe, Outcome
 from relay_core.deliver import Deliver
 from relay_core.delivery import TargetKind
 from relay_core.dispatch import Consumer, Dispatch
-from relay_core.errors import ConfigError
+from relay_core.errors import AccessDenied, ConfigError
 from relay_core.event_log import EventLog
 from relay_core.events import EventKind
 from relay_core.fanout import Fanout
@@ -41,7 +42,7 @@ from relay_core.journal import Journal, done
 from relay_core.lookups import is_sound
 from relay_core.mailbox import BadFile, Mailbox
 from relay_core.mailboxes import Mailboxes
-from relay_core.maildir import CUR, FAILED
+from relay_core.maildir import CUR
 from relay_core.metrics import Metrics
 from relay_core.parents import Parents
 from relay_core.parking import Parking
@@ -63,8 +64,8 @@ from relay_core.recorder import Recorder
 from relay_core.recovery import Recovered, recover
 from relay_core.reindex import Reindexer
 from relay_core.results import PublishResult
-from relay_core.signals import SignalHub
-from relay_core.subjects import subject_hash
+from relay_core.signals import Signal, SignalHub
+from relay_core.subjects import is_of_bus, subject_hash
 from relay_core.subscriptions import Subscriptions
 from relay_core.tasks import Tasks
 from relay_core.watch import DropWatch, FileWatch
@@ -95,6 +96,7 @@ class Bus:
         self.subscriptions = Subscriptions()
         self.metrics = Metrics(clock)
         self.access = AccessControl(data_dir.access_rules)
+        self.bindings = Bindings(data_dir.conversations)
         self.limiter = RateLimiter(config.reliability.rate_limit, clock)
         self.breakers = CircuitBreakers(config.reliability.circuit_breaker, clock, self._breaker_moved)
         self.on_reload: Callable[[], None] | None = None
@@ -166,13 +168,14 @@ class Bus:
         return [
             Validate(self),
             Stamp(self, self.clock, self.new_id, Parents(self.mailboxes, self.index)),
-            Access(self.access, self.recorder),
+            Access(self.access, self.bindings, self.adapters, self.recorder),
             RateLimit(self.limiter, self.recorder),
             BudgetGate(graves, self.recorder),
             Match(
                 self.mailboxes,
                 self.access,
-                self.adapters.targets,
+                self.bindings,
+                self.adapters,
                 lambda subject: len(self.subscriptions.match(subject)),
                 self.open_mailbox,
                 self.recorder,
@@ -190,6 +193,20 @@ class Bus:
             ),
             Settle(graves, self.parking, self.recorder),
         ]
+
+    def signal(self, subject: str, signal: Signal) -> None:
+        """Pass a signal on.
+
+        Raises:
+            AccessDenied: if the subject is a person to whom the one it is about is not bound. An adapter may show the
+                person what it says: it must not be a way around the bindings.
+        """
+        sender = signal.endpoint_subject
+        if self.adapters.is_person(subject) and not is_of_bus(sender):
+            why = self.bindings.find(sender, subject)
+            if isinstance(why, str):
+                raise AccessDenied(why, sender=sender, subject=subject, code="not_bound")
+        self.signals.emit(subject, signal)
 
     def begin(self, publication: Publication) -> PublishResult | Coroutine[Any, Any, PublishResult]:
         """Take a publication through the pipeline, once per dedupe id.
@@ -221,6 +238,7 @@ class Bus:
         strays = self.mailboxes.load()
         self.index.open()
         self.access.load()
+        self.bindings.load()
         window = self.config.reliability.rate_limit.window_secs * 1000
         self.limiter.warm(self.index.warm(self.clock.now_ms() - window))
         for key, result in self.index.recent_outcomes(self.config.limits.dedupe_entries):
@@ -248,8 +266,9 @@ class Bus:
         for mailbox in self.mailboxes:
             mailbox.maildir.sweep(older_than=process_started)
             for message_id in mailbox.maildir.ids(CUR):
-                if mailbox.maildir.whereabouts(message_id) >= {CUR, FAILED}:
-                    mailbox.maildir.remove(CUR, message_id)  # it was being parked: the record stands
+                if len(mailbox.maildir.whereabouts(message_id)) > 1:
+                    # It was being parked, and the record stands, or being put back, and was not begun.
+                    mailbox.maildir.remove(CUR, message_id)
                     continue
                 found = mailbox.read(CUR, message_id)
                 if isinstance(found, BadFile):
@@ -291,12 +310,11 @@ class Bus:
 
     async def open_mailbox(self, subject: str, kind: str, *, registered: bool = False) -> Mailbox:
         """Return a subject's mailbox, made if there is none yet."""
-        known = self.mailboxes.get(subject_hash(subject))
-        if known is not None and (known.about.registered or not registered):
-            if kind == TargetKind.SUBSCRIPTION and known.about.kind == TargetKind.NONE:
-                known.about = known.about.model_copy(update={"kind": kind})  # it held dead letters only
+        if (known := self._find_open(subject, kind, registered)) is not None:
             return known
         async with self.opening:
+            if (known := self._find_open(subject, kind, registered)) is not None:
+                return known  # somebody else has made it, and whoever waited longest goes on first
             now = iso(self.clock.now_ms())
             if self.durability == "fsync":
                 prepared = await asyncio.to_thread(self.mailboxes.prepare, subject, kind, now, registered=registered)
@@ -306,6 +324,15 @@ class Bus:
             self.drops.add(mailbox.hash, mailbox.maildir.path / "new")
             self.listen(mailbox)
         return mailbox
+
+    def _find_open(self, subject: str, kind: str, registered: bool) -> Mailbox | None:
+        """Return a subject's mailbox if nothing about it has to be written."""
+        known = self.mailboxes.get(subject_hash(subject))
+        if known is None or (registered and not known.about.registered):
+            return None
+        if known.about.kind == TargetKind.NONE and kind == TargetKind.SUBSCRIPTION:
+            known.about = known.about.model_copy(update={"kind": kind})  # it held dead letters only
+        return None if known.about.kind == TargetKind.NONE and kind == TargetKind.ADAPTER else known
 
     def rescan(self) -> None:
         """Look for files in every mailbox that nobody told us of."""

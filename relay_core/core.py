@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
-from relay_core.adapter import Adapter
-from relay_core.adapters import DRAIN_TIMEOUT_SECS
+from relay_core.adapter import DRAIN_TIMEOUT_SECS, Adapter
+from relay_core.adapter_host import Conceal
+from relay_core.bindings import Binding
 from relay_core.breaker import CircuitState
 from relay_core.bus import Bus
 from relay_core.clock import Clock, SystemClock, iso
@@ -157,7 +158,7 @@ class RelayCore:
 
         Raises:
             InvalidSubject, InvalidPayload: if the input breaks a rule; nothing is stored.
-            AccessDenied: if an access rule forbids it.
+            AccessDenied: if an access rule forbids it, or it is to a person and no binding allows it.
             StorageError: if the disk refuses; nothing is acknowledged.
             Closed: if the bus is closed.
         """
@@ -199,8 +200,12 @@ class RelayCore:
         return self.bus.subscriptions.all()
 
     def signal(self, subject: str, signal: Signal) -> None:
-        """Send a signal to whoever listens right now; it is never stored."""
-        self.bus.signals.emit(subject, signal)
+        """Send a signal to whoever listens right now; it is never stored.
+
+        Raises:
+            AccessDenied: if the subject is a person to whom the one it is about is not bound.
+        """
+        self.bus.signal(subject, signal)
 
     def on_signal(self, pattern: str, handler: SignalHandler) -> SignalSubscription:
         """Call `handler(subject, signal)` for the signals of a pattern, until it is closed."""
@@ -208,23 +213,27 @@ class RelayCore:
 
     # Adapters
 
-    async def add_adapter(self, adapter: Adapter) -> AdapterState:
+    async def add_adapter(self, adapter: Adapter, *, conceal: Conceal = str) -> AdapterState:
         """Start an adapter and give it the messages of its patterns, those that wait already first.
+
+        Every text of the adapter goes through `conceal`, which cuts out its secrets, before anybody sees it.
 
         Raises:
             ConfigError: if it has not the shape of an adapter, or its id is taken.
             RelayError: with code `adapter_failed`, if it does not start.
         """
-        return await self.bus.adapters.add(adapter)
+        return await self.bus.adapters.add(adapter, conceal=conceal)
 
-    async def replace_adapter(self, adapter: Adapter, *, drain_timeout: float = DRAIN_TIMEOUT_SECS) -> AdapterState:
+    async def replace_adapter(
+        self, adapter: Adapter, *, drain_timeout: float | None = None, conceal: Conceal = str
+    ) -> AdapterState:
         """Start an adapter, put it in the place of the one with the same id, and stop that one.
 
         Raises:
             ConfigError, RelayError: as `add_adapter`; the old one stays then.
             NotFound: if there is none to replace.
         """
-        return await self.bus.adapters.replace(adapter, drain_timeout=drain_timeout)
+        return await self.bus.adapters.replace(adapter, drain_timeout=drain_timeout, conceal=conceal)
 
     async def remove_adapter(self, adapter_id: str, *, drain_timeout: float = DRAIN_TIMEOUT_SECS) -> None:
         """Stop an adapter once it has finished its message; its mail stays on disk.
@@ -233,6 +242,14 @@ class RelayCore:
             NotFound: if there is none.
         """
         await self.bus.adapters.remove(adapter_id, drain_timeout=drain_timeout)
+
+    def set_bindings(self, bindings: Sequence[Binding]) -> None:
+        """Say which agents belong to which chats from now on."""
+        self.bus.bindings.replace(bindings)
+
+    def bindings(self) -> list[Binding]:
+        """Return which agents belong to which chats, in their order."""
+        return self.bus.bindings.all()
 
     def adapters(self) -> list[AdapterState]:
         """Return how every adapter is doing, by id."""

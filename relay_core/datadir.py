@@ -21,6 +21,7 @@ class DataDir:
         self.config = self.path / "config.json"
         self.access_rules = self.path / "access-rules.json"
         self.adapters = self.path / "adapters.json"
+        self.conversations = self.path / "conversations.json"
         self.mailboxes = self.path / "mailboxes"
         self.journal = self.path / "journal"
         self.index = self.path / "index.db"

@@ -126,8 +126,8 @@ class Deliver:
                 self._refuse(publication, target, Reason.CIRCUIT_OPEN, "circuit half open: older mail is first")
                 return None
         address = publication.subject
-        if publication.is_broadcast:
-            address = mailbox.subject
+        if target.address is not None:
+            address = target.address
             if address in publication.budget.ancestor_chain:
                 if probe:
                     self.breakers.release(mailbox.hash)
@@ -245,20 +245,21 @@ class _Store(Change):
     def _took(self, copy: Copy) -> None:
         deliver, publication, target, delivery = self._deliver, self._publication, copy.target, copy.delivery
         mailbox = target.mailbox
+        awaited = target.awaited is not None and publication.waits
         now = deliver.clock.monotonic()
         delivery.stored_ms = publication.created_ms + (now - publication.started) * 1000
         item = None
-        if copy.probe or target.awaited or mailbox.wants(len(copy.data)):
-            item = publication.item(mailbox, copy.budget, copy.data, delivery)
+        if copy.probe or awaited or mailbox.wants(len(copy.data)):
+            item = publication.item(publication.address(target), copy.budget, copy.data, delivery)
             item.probe = copy.probe
             item.stored_at = now
-            if target.awaited:
+            if awaited:
                 if self.fanout is None:
                     self.fanout = deliver.fanouts(publication)
                 self.fanout.expect(item, target)
                 item.fanout = self.fanout
         mailbox.arrived(publication.id, item)
-        if not target.awaited:
+        if not awaited:
             publication.delivered += target.weight
             if target.adapter is not None:
                 publication.note_adapter(AdapterResult(adapter_id=target.adapter, status="queued"))

@@ -9,7 +9,8 @@
    mail waits; after the cooldown the head of the line is the probe.
 5. A consumer that takes only so many at a time is waited for before the claim, mailbox after mailbox in turn:
    what waits in ``new/`` costs nothing of a timeout, and nobody thinks that it was begun.
-6. At most once: a message is claimed before a handler sees it, and never goes back by itself.
+6. At most once: a message is claimed before a handler sees it. It goes back to the head of the line only when
+   its one consumer says that it was not taken (`PutBack`): no outcome for the breaker then, and none for the message.
 """
 
 from __future__ import annotations
@@ -39,6 +40,10 @@ _RETRY_SECS = 1.0
 _LOOK_AGAIN_SECS = 0.01
 
 
+class PutBack(Exception):
+    """A consumer did not take a message, and knows when to be asked again."""
+
+
 class Consumer(Protocol):
     """What a mailbox's messages are handed to."""
 
@@ -53,7 +58,7 @@ class Consumer(Protocol):
         ...
 
     def deliver(self, envelope: Envelope) -> Coroutine[Any, Any, None]:
-        """Handle one message; whatever is raised is a failure."""
+        """Handle one message; whatever is raised is a failure, but for a `PutBack`."""
         ...
 
 
@@ -236,6 +241,10 @@ class _Dispatcher:
             return not isinstance(taken, OSError)
         try:
             await self._handle(taken, consumers, timeout, probe)
+        except PutBack as error:
+            if probe:
+                bus.breakers.release(mailbox.hash)
+            return await self._put_back(taken, error)
         except asyncio.CancelledError:
             # The bus is closing and its grace is over: nobody knows how far the handler came.
             if taken.id in mailbox.claimed:
@@ -275,6 +284,20 @@ class _Dispatcher:
             if len(outcomes) > 1 or delivery.replays:  # a replay's take the place of the failed ones
                 delivery.outcomes = _outcomes(consumers, outcomes)
         self._complete(item)
+
+    async def _put_back(self, item: Item, why: PutBack) -> bool:
+        mailbox = self._mailbox
+        try:
+            put_back = mailbox.put_back(item)
+        except OSError as error:
+            logger.error("%s: cannot put %s back: %s", mailbox.subject, item.id, error)
+            put_back = False
+        if put_back:
+            if item.fanout is not None:
+                item.fanout.postponed(item)
+        else:
+            await self._fail(item, Code.HANDLER_FAILED, f"{why}, and it could not be put back in line")
+        return put_back
 
     def _complete(self, item: Item) -> None:
         bus, mailbox = self._bus, self._mailbox
@@ -321,6 +344,8 @@ async def _call(consumer: Consumer, envelope: Envelope, timeout: float) -> tuple
         if limit.expired():
             return Code.TIMEOUT, f"{consumer.name}: no answer within {timeout:g} s"
         return Code.HANDLER_FAILED, f"{consumer.name}: {_describe(error)}"
+    except PutBack:
+        raise
     except Exception as error:
         own_code = getattr(error, "dead_letter_code", None)  # then its text is meant for operators
         return own_code or Code.HANDLER_FAILED, f"{consumer.name}: {error if own_code else _describe(error)}"

@@ -71,7 +71,10 @@ class InvalidPayload(RelayError):
 
 
 class AccessDenied(RelayError):
-    """An access rule forbids this sender to reach this subject."""
+    """An access rule, or the want of a binding, forbids this sender to reach this subject.
+
+    With the code `rules_broken` it is the rules' file that is broken: once it is repaired, the same may be allowed.
+    """
 
     default_code = "access_denied"
     fields = ("sender", "subject", "rule", "message_id")

@@ -3,7 +3,7 @@
 1. One failure among targets that took the message is kept aside for replay (`partial`); if nothing
    took it, every failure is a dead letter. That is known only when all have answered or are overdue,
    so a failed copy stays claimed until then.
-2. A target that has not answered in time is still in line, behind other mail or an open breaker: the
+2. A target that has not answered in time, or has put its copy back, has it still in line: the
    message is stored, so it counts as taken (`queued`). If it fails after all, the same rule holds: a
    dead letter, unless another target took the message.
 3. None of this depends on the caller, who may be long gone.
@@ -82,6 +82,13 @@ class Fanout:
         self._publication.note_failure(reason)
         self._answer(item, "failed", reason)
 
+    def postponed(self, item: Item) -> None:
+        """Count a target that has put its copy back in line as a taker."""
+        if (expected := self._expected.pop(item.delivery.target, None)) is not None:
+            self._queued(item.delivery.target, expected)
+            if not self._expected:
+                self._settle()
+
     async def wait(self) -> None:
         """Return when all have answered and the failed copies are parked, or when the time is over."""
         await self._answered.wait()
@@ -99,11 +106,14 @@ class Fanout:
     def _due(self) -> None:
         """Count those that have not answered as takers."""
         for target, expected in self._expected.items():
-            self._overdue[target] = expected.mailbox
-            self._publication.delivered += 1
-            self._publication.note_adapter(AdapterResult(adapter_id=expected.adapter, status="queued"))
+            self._queued(target, expected)
         self._expected.clear()
         self._settle()
+
+    def _queued(self, target: str, expected: _Expected) -> None:
+        self._overdue[target] = expected.mailbox
+        self._publication.delivered += 1
+        self._publication.note_adapter(AdapterResult(adapter_id=expected.adapter, status="queued"))
 
     def _settle(self) -> None:
         if self._timer is not None:

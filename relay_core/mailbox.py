@@ -39,6 +39,10 @@ class Fanout(Protocol):
         """Take a copy that its target failed, still claimed; parking it is the fan-out's business now."""
         ...
 
+    def postponed(self, item: Item) -> None:
+        """Take note that a target has put its copy back in line."""
+        ...
+
 
 @dataclass(slots=True, eq=False)
 class Item:
@@ -203,11 +207,23 @@ class Mailbox:
             self.fresh[message_id] = item
             self.memory.left -= len(item.data) + _ITEM_BYTES
 
-    def returned(self, item: Item) -> None:
-        """Note that a claimed message was put back at the head of the line."""
-        self.claimed.pop(item.id, None)
+    def put_back(self, item: Item) -> bool:
+        """Put a claimed message that was not begun back at the head of the line; return False if it cannot be.
+
+        Raises:
+            OSError: if the disk refuses; the message stays claimed.
+        """
+        if not self.maildir.unclaim(item.id):
+            return False
+        del self.claimed[item.id]
         self._known.add(item.id)
         self._waiting.appendleft(item.id)
+        item.probe = False
+        item.delivery.status = Status.NEW
+        # Whatever it takes of the memory: who waits for its outcome is known to this item only.
+        self.fresh[item.id] = item
+        self.memory.left -= len(item.data) + _ITEM_BYTES
+        return True
 
     def head(self) -> str | None:
         """Return the id that is next in line, or None."""

@@ -1,8 +1,8 @@
 """All mailboxes: which there are on disk, which are endpoints, and how to find them.
 
-A mailbox is made for an endpoint when it is registered, for an adapter when it is added, and for
-any other subject when the first message must be kept for it (a dead letter, or mail for a
-subscription that has no endpoint). It is never removed while it holds mail.
+A mailbox is made for an endpoint when it is registered, for an adapter when it is added (for one of its lanes, when the
+first message comes), and for any other subject when the first message must be kept for it (a dead letter, or mail for
+a subscription that has no endpoint). It is never removed while it holds mail.
 """
 
 from __future__ import annotations
@@ -120,14 +120,17 @@ class Mailboxes:
             write_endpoint_file(mailbox.maildir.path, about, sync=self._sync)
             mailbox.scan()
             return mailbox, about
-        if registered and not mailbox.about.registered:
-            about = EndpointFile(subject=subject, registered_at=now, registered=True, kind=kind)
+        adapter = kind == TargetKind.ADAPTER and mailbox.about.kind != kind  # it held dead letters only
+        if adapter or (registered and not mailbox.about.registered):
+            about = EndpointFile(subject=subject, registered_at=now, registered=registered, kind=kind)
             write_endpoint_file(mailbox.maildir.path, about, sync=self._sync)
             return mailbox, about
         return mailbox, mailbox.about
 
     def adopt(self, mailbox: Mailbox, about: EndpointFile) -> Mailbox:
         """Route to a mailbox that is prepared."""
+        if about.kind == TargetKind.ADAPTER and mailbox.about.kind != about.kind:
+            self._subjects.remove(mailbox.subject, mailbox)
         mailbox.about = about
         self._add(mailbox)
         return mailbox

@@ -8,7 +8,8 @@ Rules:
    watch for files that others rename into place (see watch.py).
 2. ``new/`` → ``cur/`` by rename is the claim. Of two claimants exactly one succeeds.
 3. Out of ``cur/`` a message is removed (complete) or written to ``failed/`` first and then removed
-   (park), so that a crash in between leaves it in both, never in neither.
+   (park), so that a crash in between leaves it in both, never in neither. One that was not begun is linked back
+   into ``new/`` and then removed (unclaim); found in both after a crash, it is that one in ``new/``.
 4. Reading trusts nothing: no links, no special files, no other owner, no more bytes than allowed.
    What cannot be read is moved to ``failed/`` by rename, unopened.
 
@@ -116,13 +117,13 @@ class Maildir:
         return True
 
     def unclaim(self, message_id: str) -> bool:
-        """Put a claimed message back that no handler has seen."""
+        """Put a claimed message back that no handler has begun; return False if it cannot be, or another is there."""
         name = f"{message_id}.json"
         try:
             os.link(self.cur + name, self.new + name)
-            os.unlink(self.cur + name)
         except (FileNotFoundError, FileExistsError):
             return False
+        os.unlink(self.cur + name)
         return True
 
     def complete(self, message_id: str) -> bool:

@@ -26,14 +26,12 @@ from relay_core.mailbox import Item
 from relay_core.payload import Performative, StandardPayload, encode_payload
 from relay_core.pipeline import Access, Match, Settle, run_pipeline
 from relay_core.publication import Publication
+from relay_core.subjects import BUS_SENDER, adapter_of, adapter_subject
 
 if TYPE_CHECKING:
     from relay_core.bus import Bus
 
 logger = logging.getLogger(__name__)
-
-BUS_SENDER = "relay.system.bus"
-"""Whom the bus itself speaks as."""
 
 
 class Notices:
@@ -62,11 +60,23 @@ class Notices:
             return  # what nobody took, its publisher knows already
         if envelope.replays or _is_failure(envelope.payload):
             return
+        if not self._may_tell(envelope.sender, envelope.reply_to):
+            return
         notice = self._write(item, envelope.reply_to, partial)
         if not self._open:
             self._waiting.append(notice)
         elif self._has_taker(notice):
             self._send(notice)
+
+    def _may_tell(self, sender: str, reply_to: str) -> bool:
+        """Tell whether whoever asked may have the answer go there: to a person, only by a binding or as that person.
+
+        The reason of a failure is the consumer's text: it must not be a way to write to just anybody.
+        """
+        bus = self._bus
+        if sender == reply_to or not bus.adapters.is_person(reply_to):
+            return True
+        return not isinstance(bus.bindings.find(sender, reply_to), str)
 
     def _write(self, item: Item, reply_to: str, partial: bool) -> Publication:
         bus, envelope, delivery = self._bus, item.envelope, item.delivery
@@ -78,7 +88,9 @@ class Notices:
             correlation_id=_text(asked.get("correlationId")) or envelope.id,
             platform_data={"messageId": envelope.id, "code": delivery.code, "partial": partial},
         )
-        sender = delivery.target_subject if delivery.kind == TargetKind.ADAPTER else BUS_SENDER
+        sender = BUS_SENDER
+        if delivery.kind == TargetKind.ADAPTER:
+            sender = adapter_subject(adapter_of(delivery.target_subject))  # lanes are its own affair
         notice = Publication(reply_to, payload, sender)
         notice.data = encode_payload(payload, limit=bus.config.limits.max_payload_bytes)
         notice.created_ms = now = bus.clock.now_ms()
@@ -99,7 +111,7 @@ class Notices:
     def _has_taker(self, notice: Publication) -> bool:
         bus, subject = self._bus, notice.subject
         return bool(
-            bus.mailboxes.endpoint(subject) or bus.adapters.targets(subject, None) or bus.subscriptions.match(subject)
+            bus.mailboxes.endpoint(subject) or bus.adapters.matching(subject) or bus.subscriptions.match(subject)
         )
 
     def _send(self, notice: Publication) -> None:

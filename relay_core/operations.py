@@ -80,6 +80,8 @@ class ConfiguredAdapter(WireModel):
     enabled: bool = True
     problem: str | None = None
     """What is wrong with the entry, or why the adapter does not start, in words an operator can act on."""
+    warning: str | None = None
+    """What works, and had better be changed, such as a secret in the file itself."""
     restarts: int = 0
     retry_at: int | None = None
     """Wall time in milliseconds at which a start is tried again."""

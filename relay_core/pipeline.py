@@ -4,10 +4,10 @@
 
     Validate    subject, sender, reply_to, payload                      bad input raises
     Stamp       id, time, budget (clamped; inherited from the parent)   before any refusal
-    Access      first matching rule, highest priority first             AccessDenied, traced
+    Access      first matching rule; a binding, to write to a person    AccessDenied, traced
     RateLimit   once per publish, per sender                            refused, traced
     BudgetGate  hops, cycle, TTL, calls                                 dead letter, nothing runs
-    Match       endpoints, adapters, subscriptions                      targets alike
+    Match       endpoints, adapters, subscriptions, a chat's agent      targets alike
     Deliver     each target: pressure, breaker, budget copy, store      independent of each other
     Settle      what it all means                                       dead letter only if all failed
 
@@ -25,16 +25,18 @@ settles the result ends the run.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from relay_core.access import AccessControl, AccessRule
+from relay_core.access import AccessControl, AccessRule, AccessVerdict
+from relay_core.bindings import Bindings
 from relay_core.budget import clamp_budget, refuse_budget
 from relay_core.clock import Clock
 from relay_core.config import BudgetConfig
 from relay_core.deadletters import Code
 from relay_core.delivery import Status, TargetKind
 from relay_core.envelope import Budget
-from relay_core.errors import AccessDenied, InvalidPayload
+from relay_core.errors import AccessDenied, InvalidPayload, StorageError
 from relay_core.files import storage_error
 from relay_core.ids import is_ulid
 from relay_core.index import PublishRow
@@ -47,7 +49,11 @@ from relay_core.publication import Publication, Settings, Target, Unstored
 from relay_core.ratelimit import RateLimiter
 from relay_core.recorder import Recorder
 from relay_core.results import PublishResult, Reason
-from relay_core.subjects import ADAPTER_PREFIX, is_subject, subject_hash, validate_subject
+from relay_core.subjects import ADAPTER_PREFIX, is_of_bus, is_subject, subject_hash, validate_subject
+
+if TYPE_CHECKING:
+    from relay_core.adapter_host import AdapterHost
+    from relay_core.adapters import Adapters
 
 ACCEPTED = "accepted"
 REPLAYED = "replayed"
@@ -56,6 +62,8 @@ EVERY_TARGET = "*"
 
 Stage = Callable[[Publication], Awaitable[None] | None]
 OpenMailbox = Callable[[str, str], Awaitable[Mailbox]]
+Opening = Callable[[], Awaitable[Target]]
+"""Makes the mailbox of a target that has none yet."""
 
 
 def begin_pipeline(
@@ -147,17 +155,32 @@ class Stamp:
 
 
 class Access:
-    """Ask the access rules."""
+    """Ask the access rules and, where somebody writes to a person, the bindings.
 
-    def __init__(self, access: AccessControl, recorder: Recorder) -> None:
+    What a chat says on its own subject is not asked for here: `Match` asks for each of those who would hear it.
+    """
+
+    def __init__(self, access: AccessControl, bindings: Bindings, adapters: Adapters, recorder: Recorder) -> None:
         self._access = access
+        self._bindings = bindings
+        self._adapters = adapters
         self._recorder = recorder
 
     def __call__(self, publication: Publication) -> None:
-        verdict = self._access.check(publication.sender, publication.subject)
+        sender, subject = publication.sender, publication.subject
+        adapters = self._adapters
+        if publication.origin is not None and adapters.is_voice(sender, subject, publication.origin):
+            publication.is_voice = True
+            return
+        verdict = self._access.check(sender, subject)
         if not verdict.allowed:
-            reason = verdict.reason or "denied by an access rule"
-            deny(publication, self._recorder, reason, verdict.rule)
+            refuse_access(publication, self._access, self._recorder, verdict)
+        if publication.is_broadcast or not adapters.is_person(subject) or is_of_bus(sender):
+            return
+        binding = self._bindings.find(sender, subject)
+        if isinstance(binding, str):
+            deny(publication, self._recorder, binding, None, code="not_bound")
+        publication.binding = binding
 
 
 class RateLimit:
@@ -193,41 +216,126 @@ class BudgetGate:
 
 
 class Match:
-    """Find every target: endpoints, adapters and live subscriptions."""
+    """Find every target: endpoints, adapters and live subscriptions, and the agent that a chat is bound to.
+
+    1. A chat's own subject and its agent's are asked for apart: it is denied only if neither may hear it.
+    2. An adapter that takes both gets it once.
+    3. While a mailbox is being made, the others are held, so that nobody removes one as empty. One that cannot be made
+       is a failure of its target alone.
+    """
 
     def __init__(
         self,
         mailboxes: Mailboxes,
         access: AccessControl,
-        adapters: Callable[[str, str | None], list[Target]],
+        bindings: Bindings,
+        adapters: Adapters,
         listeners: Callable[[str], int],
         open_mailbox: OpenMailbox,
         recorder: Recorder,
     ) -> None:
         self._mailboxes = mailboxes
         self._access = access
+        self._bindings = bindings
         self._adapters = adapters
         self._listeners = listeners
         self._open_mailbox = open_mailbox
         self._recorder = recorder
 
     def __call__(self, publication: Publication) -> Awaitable[None] | None:
-        subject = publication.subject
         if publication.is_broadcast:
-            publication.targets = self._allowed(publication, self._mailboxes.select(subject))
+            publication.targets = self._allowed(publication, self._mailboxes.select(publication.subject))
             return None
-        publication.targets = self._adapters(subject, publication.origin)
-        endpoint = self._mailboxes.endpoint(subject)
-        if endpoint is not None:
-            publication.targets = [Target(endpoint), *publication.targets]
-        elif not subject.startswith(ADAPTER_PREFIX) and (listeners := self._listeners(subject)):
-            return self._add_listeners(publication, listeners)
+        found = self._find(publication, publication.subject) if not publication.is_voice else self._hear(publication)
+        publication.targets = [target for target in found if isinstance(target, Target)]
+        if len(publication.targets) < len(found) or self._begins(publication):
+            return self._wait(publication, found)
         return None
 
-    async def _add_listeners(self, publication: Publication, listeners: int) -> None:
+    def _find(
+        self, publication: Publication, subject: str, address: str | None = None, besides: Sequence[AdapterHost] = ()
+    ) -> list[Target | Opening]:
+        """Return the targets of a subject, or what makes those that have no mailbox yet."""
+        hosts = self._adapters.matching(subject, publication.origin)
+        found: list[Target | Opening] = [host.target(subject, address) for host in hosts if host not in besides]
+        endpoint = self._mailboxes.endpoint(subject)
+        if endpoint is not None:
+            found.insert(0, Target(endpoint, address=address))
+        elif not subject.startswith(ADAPTER_PREFIX) and (listeners := self._listeners(subject)):
+            found.insert(0, partial(self._listen, subject, listeners, address))
+        return found
+
+    def _hear(self, publication: Publication) -> list[Target | Opening]:
+        """Return who hears what a chat says: those who listen to it, and the agent it is bound to."""
+        chat = publication.subject
+        found: list[Target | Opening] = []
+        hosts: Sequence[AdapterHost] = ()
+        denial = self._access.check(chat, chat)
+        if denial.allowed:
+            found = self._find(publication, chat)
+            hosts = self._adapters.matching(chat, publication.origin)
+        binding = self._bindings.route(chat)
+        if binding is not None:
+            verdict = self._access.check(chat, binding.agent)
+            if verdict.allowed:
+                publication.binding = binding
+                found += self._find(publication, binding.agent, binding.agent, hosts)
+            elif denial.allowed:
+                denial = verdict
+        if not found and not denial.allowed and publication.binding is None:
+            refuse_access(publication, self._access, self._recorder, denial)
+        return found
+
+    def _begins(self, publication: Publication) -> bool:
+        """Tell whether this begins a conversation that has to be remembered."""
+        binding = publication.binding
+        return binding is not None and self._bindings.must_begin(publication.subject, binding)
+
+    async def _wait(self, publication: Publication, found: list[Target | Opening]) -> None:
+        """Make what is missing.
+
+        Raises:
+            StorageError: if nothing can be made, and nothing else is there.
+        """
+        held: list[Mailbox] = []
+        problem: StorageError | None = None
+        targets: list[Target] = []
+        try:
+            for target in publication.targets:
+                mailbox = target.mailbox
+                if self._mailboxes.get(mailbox.hash) is not mailbox:  # removed as empty just now
+                    await self._reopen(target)
+                self._hold(target, held)
+            if self._begins(publication) and publication.binding is not None:
+                await self._bindings.begin(publication.subject, publication.binding)
+            for one in found:
+                if not isinstance(one, Target):
+                    try:
+                        one = await one()
+                    except StorageError as error:
+                        problem = error
+                        publication.note_failure(error.message)
+                        continue
+                    self._hold(one, held)
+                targets.append(one)
+        finally:
+            for mailbox in held:
+                mailbox.reserved -= 1  # the next stage, in the same step, reserves for the message itself
+        if problem is not None and not targets:
+            raise problem
+        publication.targets = targets
+
+    def _hold(self, target: Target, held: list[Mailbox]) -> None:
+        target.mailbox.reserved += 1
+        held.append(target.mailbox)
+
+    async def _reopen(self, target: Target) -> None:
+        about = target.mailbox.about
+        target.mailbox = await self._open_mailbox(about.subject, about.kind)
+
+    async def _listen(self, subject: str, listeners: int, address: str | None) -> Target:
         """Keep the mail of a subscription that has no endpoint in a mailbox of its subject."""
-        mailbox = await self._open_mailbox(publication.subject, TargetKind.SUBSCRIPTION)
-        publication.targets.insert(0, Target(mailbox, weight=listeners))
+        return Target(await self._open_mailbox(subject, TargetKind.SUBSCRIPTION), weight=listeners, address=address)
 
     def _allowed(self, publication: Publication, mailboxes: list[Mailbox]) -> list[Target]:
         """Leave out the endpoints a broadcast may not reach; if none is left, it is denied."""
@@ -236,11 +344,11 @@ class Match:
         for mailbox in mailboxes:
             verdict = self._access.check(publication.sender, mailbox.subject)
             if verdict.allowed:
-                targets.append(Target(mailbox))
+                targets.append(Target(mailbox, address=mailbox.subject))
             else:
                 denial = verdict
         if denial is not None and not targets:
-            deny(publication, self._recorder, denial.reason or "denied by an access rule", denial.rule)
+            refuse_access(publication, self._access, self._recorder, denial)
         return targets
 
 
@@ -312,7 +420,7 @@ class Graves:
         mailbox = await self._open_mailbox(subject, TargetKind.NONE)
         data = publication.encode(subject, publication.budget)
         delivery = publication.delivery(mailbox.hash, TargetKind.NONE, subject, status, publication.budget)
-        item = publication.item(mailbox, publication.budget, data, delivery)
+        item = publication.item(subject, publication.budget, data, delivery)
         mailbox.reserved += 1  # so that nobody removes it as empty meanwhile
         try:
             error = await self._parking.park(
@@ -331,19 +439,39 @@ class Graves:
             raise storage_error("keep the dead letter in", mailbox.maildir.path, error) from error
 
 
-def deny(publication: Publication, recorder: Recorder, reason: str, rule: AccessRule | None) -> None:
-    """Refuse a publish on an access rule's word.
+def refuse_access(
+    publication: Publication, access: AccessControl, recorder: Recorder, verdict: AccessVerdict
+) -> NoReturn:
+    """Refuse a publish on the access rules' word.
 
     Raises:
         AccessDenied: always.
     """
-    note_refused(publication, recorder, "access_denied", reason)
+    code = AccessDenied.default_code if access.broken is None else "rules_broken"
+    deny(publication, recorder, verdict.reason or "denied by an access rule", verdict.rule, code=code)
+
+
+def deny(
+    publication: Publication,
+    recorder: Recorder,
+    reason: str,
+    rule: AccessRule | None,
+    *,
+    code: str = AccessDenied.default_code,
+) -> NoReturn:
+    """Refuse a publish on an access rule's word, or for want of a binding.
+
+    Raises:
+        AccessDenied: always.
+    """
+    note_refused(publication, recorder, code, reason)
     raise AccessDenied(
         f"{publication.sender} may not publish to {publication.subject}: {reason}",
         sender=publication.sender,
         subject=publication.subject,
         rule=rule,
         message_id=publication.id,
+        code=code,
     )
 
 

@@ -22,6 +22,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import ConfigDict, Field, ValidationError
 
 from relay_core.access import AccessRule
+from relay_core.bindings import Binding
 from relay_core.config import explain_unknown
 from relay_core.deadletters import DeadLetter, DeadLetterFilter, DeadLetterGroup
 from relay_core.delivery import Span
@@ -479,8 +480,10 @@ class Adapters(Result):
     """Every adapter in adapters.json, by id."""
 
     adapters: list[ConfiguredAdapter]
+    bindings: list[Binding] = Field(default_factory=list)
+    """Which agents belong to which chats, in the order of the file."""
     problem: str | None = None
-    """What is wrong with the file as a whole."""
+    """What is wrong with the file as a whole, or with a binding."""
 
 
 class AdapterParams(Params):

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 import orjson
 
+from relay_core.bindings import Binding
 from relay_core.clock import iso
 from relay_core.commit import Op
 from relay_core.config import RelayConfig
@@ -30,12 +31,20 @@ class Settings(Protocol):
 class Target:
     """A mailbox that a message is meant for."""
 
-    __slots__ = ("adapter", "awaited", "mailbox", "weight")
+    __slots__ = ("adapter", "address", "awaited", "mailbox", "weight")
 
     def __init__(
-        self, mailbox: Mailbox, *, weight: int = 1, adapter: str | None = None, awaited: float | None = None
+        self,
+        mailbox: Mailbox,
+        *,
+        weight: int = 1,
+        adapter: str | None = None,
+        awaited: float | None = None,
+        address: str | None = None,
     ) -> None:
         self.mailbox = mailbox
+        self.address = address
+        """The subject of this target's copy, if it is not the publish's own."""
         self.weight = weight
         """How many takers it counts for: the subscriptions behind a mailbox without endpoint."""
         self.adapter = adapter
@@ -61,6 +70,12 @@ class Publication:
     """The key under which its outcome is remembered."""
     origin: str | None = None
     """The adapter that published this, which must not get it back."""
+    is_voice = False
+    """Whether a chat speaks: its adapter brings in what somebody wrote there."""
+    binding: Binding | None = None
+    """What lets it reach a person, or an agent from a chat."""
+    waits = True
+    """Whether it waits for the answers of targets that give one; otherwise a stored copy is enough."""
     replaces: Op | None = None
     """A dead letter that ends when this is stored: a replay takes its place."""
     replay_of: str | None = None
@@ -127,7 +142,7 @@ class Publication:
         """Note a copy that its target's directory refused."""
         if self.unstored is None:
             self.unstored = []
-        self.unstored.append(Unstored(target, self.item(target.mailbox, budget, data, delivery), error))
+        self.unstored.append(Unstored(target, self.item(self.address(target), budget, data, delivery), error))
 
     def settle(self) -> PublishResult:
         """Fix the outcome, which ends the run."""
@@ -146,6 +161,10 @@ class Publication:
                 "adapter_results": tuple(self.adapter_results) if self.adapter_results else None,
             },
         )
+
+    def address(self, target: Target) -> str:
+        """Return the subject of a target's copy."""
+        return self.subject if target.address is None else target.address
 
     def encode(self, subject: str, budget: Budget) -> bytes:
         """Return a target's copy as it is stored."""
@@ -176,13 +195,13 @@ class Publication:
             stored["origin"] = self.origin
         return orjson.dumps(stored)
 
-    def item(self, mailbox: Mailbox, budget: Budget, data: bytes, delivery: Delivery) -> Item:
+    def item(self, subject: str, budget: Budget, data: bytes, delivery: Delivery) -> Item:
         """Return a target's copy in hand, with a payload of its own."""
         envelope = trusted(
             Envelope,
             {
                 "id": self.id,
-                "subject": mailbox.subject if self.is_broadcast else self.subject,
+                "subject": subject,
                 "sender": self.sender,
                 "reply_to": self.reply_to,
                 "budget": budget,

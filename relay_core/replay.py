@@ -27,7 +27,7 @@ from relay_core.commit import Change, Op
 from relay_core.deadletters import Code, DeadLetter, DeadLetterFilter
 from relay_core.delivery import Status
 from relay_core.envelope import Envelope, encode_envelope
-from relay_core.errors import Closed, NotFound
+from relay_core.errors import AccessDenied, Closed, NotFound
 from relay_core.events import EventKind
 from relay_core.files import storage_error
 from relay_core.lookups import spans
@@ -166,7 +166,10 @@ class Replays:
             if blocked is not None:
                 return blocked
             if letter.stage == "gate":
-                return await self._publish_again(mailbox, letter, envelope, fresh_budget)
+                try:
+                    return await self._publish_again(mailbox, letter, envelope, fresh_budget)
+                except AccessDenied:  # since it was judged, a rule or a binding has changed
+                    return None
             return await self._store_again(mailbox, letter, envelope, fresh_budget)
 
     def look(self, answer: Answer) -> None:
@@ -234,6 +237,7 @@ class Replays:
         self, mailbox: Mailbox, letter: DeadLetter, envelope: Envelope, fresh_budget: bool
     ) -> Answer | str:
         """Send a message that never had a target to its subject again, under its own id."""
+        await self._judge.make_targets(letter)
         publication = self._publication(mailbox, letter, envelope, fresh_budget)
         answer = self._expect(envelope.id, self._judge.targets(letter))
         try:
@@ -259,6 +263,7 @@ class Replays:
         publication = Publication(envelope.subject, envelope.payload, envelope.sender)
         publication.is_broadcast = is_pattern(envelope.subject)
         publication.reply_to = envelope.reply_to
+        publication.origin = envelope.origin
         publication.data = encode_payload(envelope.payload, limit=bus.config.limits.max_payload_bytes)
         publication.id = publication.trace_id = envelope.id
         publication.created_ms = parse_iso(envelope.created_at)

@@ -17,14 +17,15 @@ from relay_core.clock import iso, parse_iso
 from relay_core.config import BudgetConfig
 from relay_core.deadletters import DeadLetter, DeadLetterFilter
 from relay_core.delivery import Span, Status, TargetKind
-from relay_core.envelope import Budget
+from relay_core.envelope import Budget, Envelope
 from relay_core.errors import NotFound
 from relay_core.ids import is_ulid
 from relay_core.lookups import spans
 from relay_core.mailbox import Mailbox
 from relay_core.maildir import FAILED
+from relay_core.publication import Target
 from relay_core.replay_plan import PlanItem, ReplayPlan, Verdict
-from relay_core.subjects import is_pattern
+from relay_core.subjects import is_of_bus, is_pattern, subject_hash
 
 if TYPE_CHECKING:
     from relay_core.bus import Bus
@@ -78,10 +79,35 @@ class Judge:
         if is_pattern(subject):
             allowed = bus.access.check
             return [box for box in bus.mailboxes.select(subject) if allowed(envelope.sender, box.subject).allowed]
-        found = [target.mailbox for target in bus.adapters.targets(subject, None)]
-        if bus.mailboxes.endpoint(subject) is not None or bus.subscriptions.match(subject):
-            found.append(mailbox)  # it lies in its own subject's mailbox
-        return found
+        found: list[Mailbox] = []
+        for subject in self._addressed(envelope):
+            for host in bus.adapters.matching(subject, envelope.origin):
+                found.append(host.find_mailbox(subject) or host.mailbox)  # where it has yet to be made, one as empty
+            if bus.mailboxes.endpoint(subject) is not None or bus.subscriptions.match(subject):
+                found.append(bus.mailboxes.get(subject_hash(subject)) or mailbox)
+        return list(dict.fromkeys(found))
+
+    async def make_targets(self, letter: DeadLetter) -> None:
+        """Make the mailboxes that a replay to its subject would make, so that `targets` has those very ones."""
+        bus, envelope = self._bus, letter.envelope
+        if envelope is None or is_pattern(envelope.subject):
+            return
+        for subject in self._addressed(envelope):
+            for host in bus.adapters.matching(subject, envelope.origin):
+                target = host.target(subject)
+                if not isinstance(target, Target):
+                    await target()
+            if bus.mailboxes.endpoint(subject) is None and bus.subscriptions.match(subject):
+                await bus.open_mailbox(subject, TargetKind.SUBSCRIPTION)
+
+    def _addressed(self, envelope: Envelope) -> list[str]:
+        """Return the subjects that a message goes to: its own, or of a chat's those that may hear it."""
+        bus, subject = self._bus, envelope.subject
+        if not bus.adapters.is_voice(envelope.sender, subject, envelope.origin):
+            return [subject]
+        binding = bus.bindings.route(subject)
+        hearing = [subject] if binding is None else [subject, binding.agent]
+        return [one for one in hearing if bus.access.check(subject, one).allowed]
 
     def blocked(self, targets: list[Mailbox]) -> str | None:
         """Return what a replay to these targets should wait for, or None."""
@@ -119,13 +145,26 @@ class Judge:
                         found.setdefault(message_id, []).append(letter)
         return found
 
+    def _denial(self, envelope: Envelope) -> str | None:
+        """Return why its sender may not send it any more, as the stages of a publish would find."""
+        bus, sender, subject = self._bus, envelope.sender, envelope.subject
+        if bus.adapters.is_voice(sender, subject, envelope.origin):
+            return None  # who may hear a chat is asked for each of them
+        access = bus.access.check(sender, subject)
+        if not access.allowed:
+            return access.reason or "denied by an access rule"
+        if bus.adapters.is_person(subject) and not is_of_bus(sender):
+            binding = bus.bindings.find(sender, subject)
+            return binding if isinstance(binding, str) else None
+        return None
+
     def _verdict(self, letter: DeadLetter, fresh_budget: bool) -> tuple[str, str | None]:
         bus, envelope = self._bus, letter.envelope
         if envelope is None:
             return Verdict.MALFORMED, letter.reason
-        access = bus.access.check(envelope.sender, envelope.subject)
-        if not access.allowed:
-            return Verdict.DENIED, access.reason
+        denial = self._denial(envelope)
+        if denial is not None:
+            return Verdict.DENIED, denial
         targets = self.targets(letter)
         if not targets:
             unregistered = "the endpoint is not registered any more"

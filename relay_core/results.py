@@ -16,6 +16,9 @@ class Reason:
     BUDGET_EXCEEDED = "budget_exceeded"
 
 
+_PASSING = frozenset({Reason.BACKPRESSURE, Reason.CIRCUIT_OPEN, Reason.RATE_LIMITED})
+
+
 class Rejection(WireModel):
     """A target that refused, and why; ``*`` where the publish itself was refused."""
 
@@ -43,6 +46,16 @@ class PublishResult(WireModel):
     mailbox_pressure: dict[str, float] | None = None
     """How full each mailbox was, 0 to 1."""
     adapter_results: tuple[AdapterResult, ...] | None = None
+
+    @property
+    def put_off(self) -> frozenset[str]:
+        """Return the reasons for which nobody took it, if they pass by themselves: it may be published again later.
+
+        Empty if somebody took it, or it is kept as a dead letter, or no later try can help.
+        """
+        failed = any(one.status == "failed" for one in self.adapter_results or ())
+        reasons = frozenset(one.reason for one in self.rejected or ())
+        return frozenset() if self.delivered_to or failed or not reasons <= _PASSING else reasons
 
     def to_wire(self) -> dict[str, Any]:
         """Return plain JSON data, leaving out empty parts; by hand, which takes a fifth of pydantic's time."""

@@ -15,6 +15,10 @@ from relay_core.errors import InvalidSubject
 
 ADAPTER_PREFIX = "relay.adapter."
 """Subjects of the adapters' own mailboxes, which nobody else may take."""
+SYSTEM_PREFIX = "relay.system."
+"""Subjects of the bus itself: nobody else speaks as one of them."""
+BUS_SENDER = f"{SYSTEM_PREFIX}bus"
+"""Whom the bus itself speaks as."""
 MAX_TOKENS = 16
 MAX_LENGTH = 255
 
@@ -30,6 +34,21 @@ def validate_subject(subject: str, *, allow_wildcards: bool = False) -> None:
     """
     if not isinstance(subject, str) or not is_subject(subject):
         _explain(subject, allow_wildcards)
+
+
+def adapter_subject(adapter_id: str) -> str:
+    """Return the subject of an adapter's main mailbox."""
+    return f"{ADAPTER_PREFIX}{adapter_id}"
+
+
+def adapter_of(subject: str) -> str:
+    """Return the id of the adapter that a subject below ``relay.adapter.`` belongs to."""
+    return subject.removeprefix(ADAPTER_PREFIX).partition(".")[0]
+
+
+def is_of_bus(sender: str) -> bool:
+    """Tell whether a sender is the bus itself or one of its adapters."""
+    return sender == BUS_SENDER or sender.startswith(ADAPTER_PREFIX)
 
 
 def is_subject(subject: str) -> bool:

@@ -76,8 +76,7 @@ class TestDepth:
         item = box.claim_next()
         assert isinstance(item, Item)
         assert (box.depth, len(box.claimed)) == (2, 1)
-        assert box.maildir.unclaim(item.id)
-        box.returned(item)
+        assert box.put_back(item)
         assert (box.depth, len(box.claimed)) == (3, 0)
         assert box.depth == len(box.maildir.ids(NEW))
 
@@ -119,8 +118,7 @@ class TestOrder:
         put(box, 1, 2)
         item = box.claim_next()
         assert isinstance(item, Item)
-        box.maildir.unclaim(item.id)
-        box.returned(item)
+        assert box.put_back(item)
         assert claimed(box) == [1, 2]
 
     def test_a_start_finds_everything_oldest_first(self, box: Mailbox, tmp_path: Path) -> None:
