@@ -9,11 +9,15 @@ import stat
 import tempfile
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from relay_core.config import RelayConfig, load_config
 from relay_core.errors import ConfigError
 from relay_supervisor.survey import PATH_MAX, Finding, Place, is_alive, listens, shell
+
+if TYPE_CHECKING:
+    from relay_supervisor.adapters.file import Entry
 
 
 def check_supervisor(place: Place) -> Finding:
@@ -120,17 +124,31 @@ def check_access_rules(place: Place) -> Finding:
 
 
 def check_adapters(place: Place) -> Finding:
-    """Read adapters.json; no adapter is started."""
-    from relay_supervisor.adapters_file import read_adapters
+    """Read adapters.json and check the configs of what is built in; no adapter is started, no plugin is run."""
+    from relay_supervisor.adapters.file import read_adapters
 
     path = place.data.adapters
     file = read_adapters(path)
     if file.problem is not None or file.entries is None:
         return "fail", file.problem or f"{path} cannot be used", f"Correct {path}; what runs is kept until then."
-    bad = [f"{entry.id}: {entry.problem}" for entry in file.entries if entry.problem is not None]
+    bad = [f"{entry.id}: {problem}" for entry in file.entries if (problem := _find_problem(entry, path.parent))]
     if bad:
         return "warn", "; ".join(bad), f"Correct these entries in {path}; the others run without them."
     return "ok", _there(path, "no adapters", f"{len(file.entries)} adapters"), None
+
+
+def _find_problem(entry: Entry, directory: Path) -> str | None:
+    from relay_supervisor.adapters.loading import BUILT_IN, prepare
+    from relay_supervisor.vault import Vault
+
+    if entry.problem is not None or not entry.enabled or entry.type not in BUILT_IN:
+        return entry.problem
+    try:
+        return prepare(entry, directory, Vault()).warning
+    except ConfigError as error:
+        if "the environment has no" in error.message:
+            return None  # of this shell: what the supervisor's has, only the supervisor knows
+        return error.message
 
 
 def check_index(place: Place) -> Finding:

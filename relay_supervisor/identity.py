@@ -18,10 +18,9 @@ from dataclasses import dataclass, field
 from relay_core.errors import AccessDenied
 from relay_core.operations import TokenInfo
 from relay_core.protocol import Method
-from relay_core.subjects import is_pattern, matches_pattern, pattern_covers
+from relay_core.subjects import SYSTEM_PREFIX, is_pattern, matches_pattern, pattern_covers
 
 REPLY_PREFIX = "relay.reply."
-_SYSTEM_PREFIX = "relay.system."
 
 
 @dataclass(slots=True)
@@ -60,7 +59,7 @@ class Identity:
         Raises:
             AccessDenied: if the name is another's.
         """
-        if sender.startswith(_SYSTEM_PREFIX) or sender == _SYSTEM_PREFIX[:-1]:
+        if sender.startswith(SYSTEM_PREFIX) or sender == SYSTEM_PREFIX[:-1]:
             raise AccessDenied(f"{sender} is reserved for the bus itself", code="sender_reserved", sender=sender)
         owner = owner_of(sender)
         if owner is not None:

@@ -6,6 +6,7 @@
    and direction marks are escaped, and a field never takes the place of time, level, logger or event.
 3. Secrets are cut out in one place, last before the rendering, so that messages, fields, their
    names, exceptions and stacks all pass it: by the name of a field, and by how they look in a text.
+   Those that are known (`vault.py`) are cut out of the finished line.
 4. Logging never fails its caller. A record that cannot be rendered is told of in its place, one that
    cannot be written (closed, full, broken pipe) is dropped.
 5. Handlers of others on the root logger are left alone; ours is replaced at each configuration.
@@ -18,7 +19,7 @@ import logging
 import math
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TextIO
 
@@ -49,15 +50,18 @@ _MAX_DEPTH = 6
 _MAX_ITEMS = 100
 
 
-def configure_logging(config: LogsConfig, *, stream: TextIO | None = None) -> None:
-    """Send every record to a stream (stderr) from now on, by this configuration; may be called again."""
+def configure_logging(config: LogsConfig, *, stream: TextIO | None = None, conceal: Callable[[str], str] = str) -> None:
+    """Send every record to a stream (stderr) from now on, by this configuration; may be called again.
+
+    Every line goes through `conceal` at last, which cuts out the secrets that somebody knows.
+    """
     stream = sys.stderr if stream is None else stream
     human = config.format == "human" or (config.format == "auto" and _is_terminal(stream))
     render = _HumanLines(colours=_is_terminal(stream)) if human else _json_line
-    handler = _Handler(stream)
+    handler = _Handler(stream, conceal)
     handler.setFormatter(
         ProcessorFormatter(
-            processors=[_describe, structlog.processors.format_exc_info, _redact_event, render],
+            processors=[_describe, structlog.processors.format_exc_info, _concealing(conceal), _redact_event, render],
         )
     )
     level = logging.getLevelNamesMapping()[config.level.upper()]
@@ -102,15 +106,16 @@ def restore() -> Iterator[None]:
 class _Handler(logging.Handler):
     """Write lines to a stream, and never fail."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, conceal: Callable[[str], str]) -> None:
         super().__init__()
         self._stream = stream
+        self._conceal = conceal
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record, or drop it."""
         try:
             try:
-                line = self.format(record)
+                line = self._conceal(self.format(record))
             except Exception as error:
                 problem = logging.LogRecord(record.name, logging.ERROR, "", 0, "", (), None)
                 problem.msg = f"a log record could not be rendered: {type(error).__name__}"
@@ -211,14 +216,15 @@ def redact(value: Any, *, depth: int = 0) -> Any:
 
 def _redact_field(name: str, value: Any, depth: int) -> Any:
     # Whether there is a secret, and how many, is none: "requireTokens: true", "tokens: 3".
-    if value is None or isinstance(value, bool) or not _is_secret(name):
+    if value is None or isinstance(value, bool) or not is_secret_name(name):
         return redact(value, depth=depth)
     if isinstance(value, int | float) and name.endswith("s"):
         return redact(value)
     return REDACTED
 
 
-def _is_secret(name: str) -> bool:
+def is_secret_name(name: str) -> bool:
+    """Tell by its name whether a value is a secret."""
     plain = re.sub("[^a-z0-9]", "", name.lower())
     return _SECRET_NAME.search(plain) is not None and _HARMLESS_NAME.search(plain) is None
 
@@ -248,6 +254,15 @@ def _describe(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:
     }
     own.update((f"{key}_" if key in _OWN else key, value) for key, value in event.items())
     return own
+
+
+def _concealing(conceal: Callable[[str], str]) -> Callable[[WrappedLogger, str, EventDict], EventDict]:
+    """Return what cuts out known secrets before a long text is cut short, which might leave half of one."""
+
+    def conceal_event(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:
+        return {key: conceal(value) if isinstance(value, str) else value for key, value in event.items()}
+
+    return conceal_event
 
 
 def _redact_event(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:

@@ -27,6 +27,7 @@ from relay_supervisor.logs import configure_logging
 from relay_supervisor.notify import Notifier
 from relay_supervisor.server import raise_file_limit
 from relay_supervisor.supervisor import Supervisor
+from relay_supervisor.vault import Vault
 
 logger = logging.getLogger(__name__)
 
@@ -35,18 +36,19 @@ STATUS_SECS = 10.0
 
 def run(data_dir: Path | None, socket: Path | None) -> NoReturn:
     """Run the supervisor until it is told to stop, and exit."""
-    configure_logging(_logs_config(data_dir))
+    vault = Vault()
+    configure_logging(_logs_config(data_dir), conceal=vault.conceal)
     raise_file_limit()
     with asyncio.Runner(loop_factory=_new_loop) as runner:
-        code = runner.run(_serve(data_dir, socket))
+        code = runner.run(_serve(data_dir, socket, vault))
         # Everything is closed. Leaving the runner would wait for every thread, also one that a plugin has lost.
         logging.shutdown()
         sys.stdout.flush()
         os._exit(code)
 
 
-async def _serve(data_dir: Path | None, socket: Path | None) -> int:
-    supervisor = Supervisor(data_dir, socket)
+async def _serve(data_dir: Path | None, socket: Path | None, vault: Vault) -> int:
+    supervisor = Supervisor(data_dir, socket, vault=vault)
     tasks = Tasks()
     notifier = Notifier()
     _listen_for_signals(supervisor, tasks, notifier)
@@ -99,7 +101,7 @@ def _listen_for_signals(supervisor: Supervisor, tasks: Tasks, notifier: Notifier
 async def _reload(supervisor: Supervisor, notifier: Notifier) -> None:
     notifier.reloading()
     problems = await supervisor.services.reload()
-    configure_logging(supervisor.services.relay.bus.config.logs)
+    configure_logging(supervisor.services.relay.bus.config.logs, conceal=supervisor.vault.conceal)
     logger.info("the operator's files were read again")
     for problem in problems:
         logger.warning("%s", problem)

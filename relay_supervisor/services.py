@@ -12,7 +12,7 @@ from relay_core import __version__
 from relay_core.core import RelayCore
 from relay_core.protocol import PROTOCOL_VERSION, Promise, ServerInfo
 from relay_core.tasks import Tasks as Background
-from relay_supervisor.adapters import ConfiguredAdapters
+from relay_supervisor.adapters.configured import ConfiguredAdapters
 from relay_supervisor.connection import Connection
 from relay_supervisor.deliveries import Deliveries
 from relay_supervisor.jobs import Jobs

@@ -20,7 +20,7 @@ from relay_core.config import RelayConfig
 from relay_core.core import RelayCore
 from relay_core.places import operator_token_path, socket_path
 from relay_core.tasks import Tasks
-from relay_supervisor.adapters import ConfiguredAdapters
+from relay_supervisor.adapters.configured import ConfiguredAdapters
 from relay_supervisor.connection import Connection
 from relay_supervisor.deliveries import Deliveries
 from relay_supervisor.identity import REPLY_PREFIX
@@ -31,6 +31,7 @@ from relay_supervisor.services import Services, find_problems
 from relay_supervisor.state_stream import StateStream
 from relay_supervisor.state_view import StateView
 from relay_supervisor.tokens import TOKENS_FILE, Tokens, write_operator_token
+from relay_supervisor.vault import Vault
 
 logger = logging.getLogger(__name__)
 
@@ -45,10 +46,13 @@ class Supervisor:
         *,
         config: RelayConfig | None = None,
         clock: Clock | None = None,
+        vault: Vault | None = None,
     ) -> None:
         self.socket: Path = socket_path(socket, data_dir)
         self.stopping = asyncio.Event()
         """Set when somebody wants it to stop."""
+        self.vault = vault or Vault()
+        """The secrets of the adapters, which no text may show."""
         self.services: Services
         self._clock = clock or SystemClock()
         self._relay = RelayCore(data_dir, config, self._clock)
@@ -72,7 +76,8 @@ class Supervisor:
             stack.push_async_callback(tasks.close, grace=1.0)
             tokens = Tokens(bus.data_dir.path / TOKENS_FILE, self._clock)
             tokens.load()
-            adapters = await stack.enter_async_context(ConfiguredAdapters(relay, bus.data_dir.adapters, self._clock))
+            configured = ConfiguredAdapters(relay, bus.data_dir.adapters, self._clock, self.vault)
+            adapters = await stack.enter_async_context(configured)
             jobs = await stack.enter_async_context(Jobs(relay, self._clock))
             bus.on_reload = lambda: jobs.apply(bus.config.jobs)
             await self._open_windows(stack, after_the_bus)

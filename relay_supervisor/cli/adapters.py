@@ -70,6 +70,10 @@ def _lines(adapters: Adapters) -> Iterator[str]:
     if adapters.problem:
         yield paint(f"! {safe(adapters.problem)}", "red")
     yield from table(_HEADERS, map(_row, adapters.adapters), empty="no adapters: adapters.json is where they go")
+    if adapters.bindings:
+        yield ""
+        rows = [[binding.chat, binding.agent, binding.start] for binding in adapters.bindings]
+        yield from table(["CHAT", "AGENT", "STARTED BY"], rows)
 
 
 def _row(adapter: ConfiguredAdapter) -> list[Any]:
@@ -78,6 +82,8 @@ def _row(adapter: ConfiguredAdapter) -> list[Any]:
     shown = Painted(state.state, colours.get(state.state, "yellow")) if state else "off"
     if not adapter.enabled:
         shown = "disabled"
-    about = adapter.problem or (state.detail or state.last_error or ", ".join(state.patterns) if state else None)
+    about = adapter.problem or (state.detail or state.last_error if state else None) or adapter.warning
+    if about is None and state is not None:
+        about = ", ".join(state.patterns)
     counts = [state.depth, state.delivered, state.failed] if state else [None, None, None]
     return [adapter.id, adapter.type, shown, *counts, adapter.restarts, about]

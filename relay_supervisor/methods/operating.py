@@ -62,7 +62,11 @@ def list_senders(services: Services, connection: Connection, params: Nothing) ->
 
 def list_adapters(services: Services, connection: Connection, params: Nothing) -> Adapters:
     """List the adapters."""
-    return Adapters(adapters=services.adapters.states(), problem=services.adapters.problem)
+    return Adapters(
+        adapters=services.adapters.states(),
+        bindings=services.relay.bindings(),
+        problem=services.adapters.problem,
+    )
 
 
 async def enable_adapter(services: Services, connection: Connection, params: AdapterParams) -> ConfiguredAdapter:

@@ -169,6 +169,17 @@ FAULTS: list[tuple[str, Callable[[Site], object], str, str, str, str]] = [
         "tg: unknown key 'tipe'",
         "Correct these entries",
     ),
+    (
+        "bad-adapter-config",
+        lambda site: write(
+            site.data / "adapters.json",
+            '{"adapters": [{"id": "tg", "type": "telegram", "config": {"token": "file:nowhere"}}]}',
+        ),
+        "adapters.json",
+        "warn",
+        "tg: config.token: cannot read the secret in",
+        "Correct these entries",
+    ),
     ("stale-socket", stale_socket, "socket", "warn", "stale", "it cleans up"),
     ("file-for-socket", lambda site: write(site.socket), "socket", "fail", "not a socket", "mv "),
     ("open-socket-dir", lambda site: site.socket.parent.chmod(0o755), "socket", "fail", "mode 0755", "chmod 700"),

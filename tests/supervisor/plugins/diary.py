@@ -69,6 +69,8 @@ class DiaryAdapter:
             raise PermissionError(f"{self._config.password} was refused")
         if self._file("hanging").exists():
             await asyncio.Event().wait()
+        if self._file("held").exists():
+            await asyncio.to_thread(self._file("held").read_bytes)
         self._file("sick").unlink(missing_ok=True)
         self.status = AdapterStatus("connected")
 

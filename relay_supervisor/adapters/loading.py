@@ -4,13 +4,13 @@
    has. A ``path`` is a Python file, absolute or seen from the data directory, with a class or function
    called ``adapter``. Either is called as ``adapter(id, config)``.
 2. Its ``config_model``, a pydantic model, checks the config and is what the adapter gets. Without one
-   it gets the config as it is.
+   it gets the config as it is. Fields of the type `Secret` are resolved as it is checked.
 3. A file is run anew for every adapter made of it, so a reload sees what changed in it. An installed
    package is imported once in the life of the process.
 4. A file is code that runs as us: it must belong to us or to root, and neither it nor a directory
    above it may be writable by others (a sticky one, like /tmp, is fine). What was checked is what runs.
-5. Whatever goes wrong is a ConfigError of one line. Texts of the config, even those that a plugin
-   quotes in an error of its own, are blotted out in it.
+5. Whatever goes wrong is a ConfigError of one line, without secrets. A model that has `Secret` fields says by that
+   which values are; of any other config every text may be one, and is blotted out even where a plugin quotes it.
 """
 
 from __future__ import annotations
@@ -22,33 +22,51 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
 from relay_core.adapter_shape import read_shape
 from relay_core.config import explain_unknown
 from relay_core.errors import ConfigError
-from relay_supervisor.adapters_file import Entry
+from relay_core.secret import Secret, declares_secrets, find_secrets
+from relay_supervisor.adapters.file import Entry
+from relay_supervisor.logs import is_secret_name
+from relay_supervisor.vault import REDACTED, SHORTEST_SECRET, Vault
 
 if TYPE_CHECKING:
     from relay_core.adapter import Adapter
 
 AdapterType = Callable[[str, Any], "Adapter"]
 
-GROUP = "relay.adapters"
-BUILT_IN: dict[str, str] = {}
-"""Name to ``module:Class``."""
-_TO_COME = ("claude-code", "telegram", "webhook")
 
+class Prepared(NamedTuple):
+    """An entry that can be used."""
+
+    make: Callable[[], Adapter]
+    conceal: Callable[[str], str]
+    """Cuts its secrets out of a text."""
+    warning: str | None
+    """What an operator had better change."""
+
+
+GROUP = "relay.adapters"
+BUILT_IN: dict[str, str] = {
+    "claude-code": "relay_supervisor.adapters.claude_code.adapter:ClaudeCodeAdapter",
+    "nats": "relay_supervisor.adapters.nats.adapter:NatsAdapter",
+    "telegram": "relay_supervisor.adapters.telegram.adapter:TelegramAdapter",
+    "webhook": "relay_supervisor.adapters.webhook.adapter:WebhookAdapter",
+}
+"""Name to ``module:Class``."""
+
+_FREELY_NAMED = re.compile(r"\b(?:env|headers)\.[^.]+$")
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
-_SHORTEST_SECRET = 6
 _SHOWN_ERRORS = 3
 # How pydantic ends its messages: the middle of a long value is left out there, so it would not be found as a text.
 _QUOTED_INPUT = re.compile(r" ?\[type=\w+, input_value=.*?, input_type=\w+\]", re.DOTALL)
 
 
-def prepare(entry: Entry, directory: Path) -> Callable[[], Adapter]:
+def prepare(entry: Entry, directory: Path, vault: Vault) -> Prepared:
     """Find an entry's type, check its config, and return what makes the adapter; blocks, imports and reads.
 
     Raises:
@@ -56,15 +74,19 @@ def prepare(entry: Entry, directory: Path) -> Callable[[], Adapter]:
     """
     if entry.problem is not None:
         raise ConfigError(entry.problem)
+    conceal: Callable[[str], str] = lambda text: blot_out(text, entry.config)  # noqa: E731 - a partial's repr has it
     try:
         if entry.path is not None:
             make = load_file(directory / entry.path, module_name=f"relay_plugin_{entry.id}")
         else:
             make = find_type(entry.type or "")
-        config = check_config(make, entry.config)
+        model = _config_model(make)
+        if model is not None and declares_secrets(model):
+            conceal = vault.conceal
+        config = check_config(model, entry.config, directory, vault)
     except ConfigError as error:
-        raise ConfigError(blot_out(error.message, entry.config), key=error.key) from None
-    return lambda: _make(make, entry, config)
+        raise ConfigError(conceal(error.message), key=error.key) from None
+    return Prepared(lambda: _make(make, entry, config, conceal), conceal, _warn(config))
 
 
 def find_type(name: str) -> AdapterType:
@@ -80,12 +102,10 @@ def find_type(name: str) -> AdapterType:
         point = EntryPoint(name, BUILT_IN[name], GROUP)
     elif name in installed:
         point = installed[name]
-    elif name in _TO_COME:
-        raise ConfigError(f"this version does not have the adapter type {name}", key="type")
     else:
-        known = sorted({*BUILT_IN, *installed})
-        unknown = explain_unknown(name, known).replace("unknown key", "unknown adapter type")
-        raise ConfigError(unknown if known else f"unknown adapter type {name!r}: none is installed", key="type")
+        unknown = explain_unknown(name, sorted({*BUILT_IN, *installed}))
+        unknown = unknown.replace("unknown key", "unknown adapter type").replace("known keys", "there are")
+        raise ConfigError(unknown, key="type")
     try:
         found = point.load()
     except (Exception, SystemExit) as error:
@@ -122,43 +142,62 @@ def load_file(path: Path, *, module_name: str = "relay_plugin") -> AdapterType:
         raise
 
 
-def check_config(make: AdapterType, config: dict[str, Any]) -> Any:
-    """Return the config as the adapter gets it.
+def check_config(model: type[BaseModel] | None, config: dict[str, Any], directory: Path, vault: Vault) -> Any:
+    """Return the config as the adapter gets it; the vault knows its secrets then, even if it is refused.
 
     Raises:
         ConfigError: if the type's model refuses it; the text names keys but no values.
     """
-    model = getattr(make, "config_model", None)
     if model is None:
         return config
-    if not isinstance(model, type) or not issubclass(model, BaseModel):
-        raise ConfigError("its config_model is no pydantic model", key="config")
+    secrets: list[Secret] = []
     try:
-        return model.model_validate(config)
+        return model.model_validate(config, context={"directory": directory, "secrets": secrets})
     except ValidationError as error:
         raise ConfigError(_explain(error, model), key="config") from None
     except (Exception, SystemExit) as error:
         raise ConfigError(f"its config_model failed: {_one_line(error)}", key="config") from None
+    finally:
+        vault.add(secret.reveal() for secret in secrets)
+
+
+def _config_model(make: AdapterType) -> type[BaseModel] | None:
+    model = getattr(make, "config_model", None)
+    if model is None:
+        return None
+    if not isinstance(model, type) or not issubclass(model, BaseModel):
+        raise ConfigError("its config_model is no pydantic model", key="config")
+    return model
+
+
+def _warn(config: Any) -> str | None:
+    found = [(where, secret) for where, secret in find_secrets(config) if secret.inline]
+    # Of a variable or a header only its name can tell whether it is one.
+    inline = [f"config.{where}" for where, _ in found if not _FREELY_NAMED.search(where) or is_secret_name(where)]
+    if not inline:
+        return None
+    holds = "holds a secret itself" if len(inline) == 1 else "hold secrets themselves"
+    return f"{', '.join(inline)} {holds}: write env:NAME or file:PATH there instead"
 
 
 def blot_out(text: str, config: Mapping[str, Any]) -> str:
     """Return a text without the texts that a config holds, each but the shortest a possible secret."""
     text = _QUOTED_INPUT.sub("", text)
     for secret in sorted(_texts(config), key=len, reverse=True):
-        if len(secret) >= _SHORTEST_SECRET:
+        if len(secret) >= SHORTEST_SECRET:
             for written in (secret, repr(secret)[1:-1], " ".join(secret.split())):
-                text = text.replace(written, "***")
+                text = text.replace(written, REDACTED)
     return text
 
 
-def _make(make: AdapterType, entry: Entry, config: Any) -> Adapter:
+def _make(make: AdapterType, entry: Entry, config: Any, conceal: Callable[[str], str]) -> Adapter:
     try:
         adapter = make(entry.id, config)
         shape = read_shape(adapter)
     except ConfigError as error:
-        raise ConfigError(blot_out(error.message, entry.config), key=error.key) from None
+        raise ConfigError(conceal(error.message), key=error.key) from None
     except (Exception, SystemExit) as error:
-        raise ConfigError(blot_out(f"it cannot be made: {_one_line(error)}", entry.config)) from None
+        raise ConfigError(conceal(f"it cannot be made: {_one_line(error)}")) from None
     if shape.id != entry.id:
         raise ConfigError(f"it calls itself {shape.id}: an adapter must have the id that it is given", key="id")
     return adapter

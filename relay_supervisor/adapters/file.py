@@ -4,14 +4,15 @@
 
     {"adapters": [{"id": "tg", "type": "telegram", "enabled": true, "config": {...}},
                   {"id": "mine", "path": "plugins/mine.py", "config": {...}}],
-     "bindings": [...]}
+     "bindings": [{"chat": "relay.human.telegram.tg.*", "agent": "relay.agent.backend", "start": "chat"}]}
 
 1. A missing file means no adapters. A file that cannot be read, is no JSON or has no list of adapters
    says nothing (`entries` is None): what runs is kept.
 2. A bad entry is reported in its `problem` and costs no other one. One without an id of its own (none,
    a bad one, or one that an earlier entry has) goes by its place in the list, such as ``#2``.
 3. A problem names keys, never the values of a config: they hold secrets. No repr shows them either.
-4. Switching an entry on or off changes nothing else: bad entries, unknown keys, bindings and the order
+4. A bad binding is named in the file's `problem` and costs no other one either.
+5. Switching an entry on or off changes nothing else: bad entries, unknown keys, bindings and the order
    of everything stay.
 """
 
@@ -23,11 +24,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from relay_core.adapter_shape import adapter_subject
+from pydantic import ValidationError
+
+from relay_core.bindings import Binding
 from relay_core.config import explain_unknown
 from relay_core.errors import ConfigError, NotFound
 from relay_core.files import atomic_write
-from relay_core.subjects import is_subject
+from relay_core.subjects import adapter_subject, is_subject
 
 _FILE_KEYS = ["adapters", "bindings"]
 _ENTRY_KEYS = ["id", "type", "path", "enabled", "config"]
@@ -62,6 +65,7 @@ class AdaptersFile:
     entries: tuple[Entry, ...] | None
     """None if nothing can be made of it."""
     problem: str | None = None
+    bindings: tuple[Binding, ...] = ()
 
 
 def read_adapters(path: Path) -> AdaptersFile:
@@ -133,11 +137,30 @@ def _dump(document: dict[str, Any]) -> bytes:
 
 def _interpret(document: dict[str, Any], path: Path) -> AdaptersFile:
     unknown = next((key for key in document if key not in _FILE_KEYS), None)
-    problem = f"{path}: {explain_unknown(unknown, _FILE_KEYS)}" if unknown is not None else None
+    problems = [explain_unknown(unknown, _FILE_KEYS)] if unknown is not None else []
     adapters = document.get("adapters", [] if unknown is None else None)
     if not isinstance(adapters, list):
-        return AdaptersFile(None, problem or f"{path}: adapters must be a list")
-    return AdaptersFile(tuple(_read_entries(adapters)), problem)
+        return AdaptersFile(None, f"{path}: {problems[0] if problems else 'adapters must be a list'}")
+    bindings = _read_bindings(document.get("bindings", []), problems)
+    problem = f"{path}: {'; '.join(problems)}" if problems else None
+    return AdaptersFile(tuple(_read_entries(adapters)), problem, bindings)
+
+
+def _read_bindings(found: Any, problems: list[str]) -> tuple[Binding, ...]:
+    """Return the bindings that can be used, and say what is wrong with the others."""
+    if not isinstance(found, list):
+        problems.append("bindings must be a list")
+        return ()
+    bindings = []
+    for place, one in enumerate(found, 1):
+        try:
+            bindings.append(Binding.model_validate(one))
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(str(part) for part in first["loc"])
+            text = f"{where}: {first['msg'].removeprefix('Value error, ')}" if where else "it must be an object"
+            problems.append(f"binding #{place} is left out: {text}")
+    return tuple(bindings)
 
 
 def _read_entries(adapters: list[Any]) -> Iterable[Entry]:

@@ -15,17 +15,21 @@ from typing import Any
 
 import pytest
 
-from relay_core import Closed, ConfigError, NotFound, RelayConfig, RelayCore, StorageError
+from relay_core import Binding, Closed, ConfigError, NotFound, RelayConfig, RelayCore, StorageError
 from relay_core.operations import ConfiguredAdapter
 from relay_core.testing import FakeClock, FakeTimer
-from relay_supervisor import adapters
-from relay_supervisor.adapters import PROBE_SECS, ConfiguredAdapters
+from relay_supervisor.adapters import configured
+from relay_supervisor.adapters.configured import PROBE_SECS, ConfiguredAdapters
+from relay_supervisor.vault import Vault
 from tests.core.sample_adapter import SampleAdapter, eventually
 
-PLUGIN = Path(__file__).parent / "plugins" / "diary.py"
+PLUGIN = Path(__file__).parent.parent / "plugins" / "diary.py"
 SENDER = "relay.agent.a"
 SUBJECT = "relay.out.chat"
 CANARY = "SECRET-CANARY"
+
+
+BOUND = {"chat": "relay.human.x.1", "agent": "relay.agent.a"}
 
 
 class ProbeClock(FakeClock):
@@ -154,7 +158,6 @@ async def test_adapters_run_on_after_leaving_until_the_bus_closes(home: Home, cl
 
 BAD: list[Any] = [
     pytest.param(CANARY, "#1", "an entry must be an object", id="no object"),
-    pytest.param({"id": "x", "type": "telegram"}, "x", "this version does not have the adapter type", id="to come"),
     pytest.param({"id": "x", "type": "carrier-pigeon"}, "x", "unknown adapter type", id="unknown type"),
     pytest.param({"id": "x", "path": "gone.py"}, "x", "cannot read the plugin", id="no plugin"),
     pytest.param({"id": "x", "path": "plugins/diary.py", "tokn": 1}, "x", "unknown key 'tokn'", id="unknown key"),
@@ -300,7 +303,7 @@ async def test_an_adapter_that_hangs_as_it_is_tried_again_delays_no_other(
 async def test_a_plugin_that_hangs_as_it_is_loaded_is_given_up(
     relay: RelayCore, home: Home, clock: ProbeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adapters, "LOAD_TIMEOUT_SECS", 0.05)
+    monkeypatch.setattr(configured, "LOAD_TIMEOUT_SECS", 0.05)
     pipe = home.path / "pipe"
     os.mkfifo(pipe)
     home.plugin.write_text(f"with open({str(pipe)!r}) as pipe: pipe.read()")
@@ -408,20 +411,159 @@ async def test_a_test_probes_at_once(relay: RelayCore, home: Home, clock: ProbeC
             await host.test("c")
 
 
+# Secrets
+
+
+KEEPER = """
+from pydantic import BaseModel
+from relay_core import AdapterStatus, DeliveryResult, Secret
+
+class Config(BaseModel):
+    token: Secret
+    host: str = "nowhere"
+
+class Keeper:
+    config_model = Config
+    patterns = ("relay.out.>",)
+
+    def __init__(self, id, config):
+        self.id, self.config = id, config
+        self.status = AdapterStatus("disconnected")
+
+    async def start(self, context):
+        context.logger.warning("token %s for %s", self.config.token.reveal(), self.config.host)
+        self.status = AdapterStatus("connected", f"with {self.config.token.reveal()} at {self.config.host}")
+
+    async def stop(self):
+        self.status = AdapterStatus("disconnected")
+
+    async def deliver(self, envelope, context):
+        return DeliveryResult(ok=False, error=f"{self.config.token.reveal()} is refused by {self.config.host}")
+
+adapter = Keeper
+"""
+
+
+async def test_a_secret_by_reference_is_known_and_shown_to_nobody(
+    relay: RelayCore, home: Home, clock: ProbeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KEEPERS_TOKEN", CANARY)
+    home.plugin.write_text(KEEPER)
+    home.write({"id": "a", "path": "plugins/diary.py", "config": {"token": "env:KEEPERS_TOKEN", "host": "example.com"}})
+    vault = Vault()
+    async with ConfiguredAdapters(relay, home.file, clock, vault) as host:
+        state = state_of(host)
+        assert state.state is not None
+        assert (state.problem, state.warning, state.state.detail) == (None, None, "with *** at example.com")
+        await relay.publish(SUBJECT, "hi", sender=SENDER)
+        (letter,) = await relay.dead_letters()
+        assert letter.reason == "adapter delivery failed: a: *** is refused by example.com"
+        assert vault.conceal(f"token {CANARY}") == "token ***"
+        assert CANARY not in f"{host.states()!r} {vars(host)!r} {relay.adapters()!r}"
+
+
+async def test_a_secret_in_the_file_works_and_is_warned_about(
+    relay: RelayCore, home: Home, clock: ProbeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    home.plugin.write_text(KEEPER)
+    home.write({"id": "a", "path": "plugins/diary.py", "config": {"token": CANARY}})
+    async with hosted(relay, home, clock) as host:
+        warning = "config.token holds a secret itself: write env:NAME or file:PATH there instead"
+        assert state_of(host).warning == warning
+        assert f"adapter a: {warning}" in caplog.text
+
+
+async def test_a_secret_that_is_not_there_is_a_problem_and_the_running_one_stays(
+    relay: RelayCore, home: Home, clock: ProbeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KEEPERS_TOKEN", CANARY)
+    home.plugin.write_text(KEEPER)
+    entry = {"id": "a", "path": "plugins/diary.py", "config": {"token": "env:KEEPERS_TOKEN"}}
+    home.write(entry)
+    async with hosted(relay, home, clock) as host:
+        home.write({**entry, "config": {"token": "env:MISSPELT"}})
+        await host.reload()
+        state = state_of(host)
+        assert state.problem == (
+            "config.token: the environment has no MISSPELT: set it where the supervisor is started; "
+            "the one that runs stays in place"
+        )
+        assert state.state is not None
+        assert state.state.state == "connected"
+
+
+# Starting together
+
+
+TALKER = """
+from relay_core import AdapterStatus, DeliveryResult
+from relay_core.tasks import Tasks
+
+class Talker:
+    patterns = ("relay.talker",)
+
+    def __init__(self, id, config):
+        self.id, self.tasks = id, Tasks()
+        self.status = AdapterStatus("disconnected")
+
+    async def start(self, context):
+        self.status = AdapterStatus("connected")
+        await context.publish("relay.hello", "while starting", sender="relay.talker")
+        self.tasks.start(context.publish("relay.out.x", "when started", sender="relay.talker"), name="talk")
+
+    async def stop(self):
+        self.status = AdapterStatus("disconnected")
+        await self.tasks.close()
+
+    async def deliver(self, envelope, context):
+        return DeliveryResult(ok=True)
+
+adapter = Talker
+"""
+
+
+async def test_what_comes_in_while_others_start_waits_until_they_are_there(
+    relay: RelayCore, home: Home, clock: ProbeClock
+) -> None:
+    talker = home.path / "plugins" / "talker.py"
+    talker.write_text(TALKER)
+    talker.chmod(0o600)
+    await relay.register_endpoint("relay.hello")
+    home.write({"id": "talker", "path": "plugins/talker.py"}, home.entry("slow"))
+    held = home.path / "slow.held"
+    os.mkfifo(held)
+    async with asyncio.TaskGroup() as group:
+        host = ConfiguredAdapters(relay, home.file, clock)
+        entering = group.create_task(host.__aenter__())
+        await eventually(lambda: [state.id for state in relay.adapters()] == ["talker"])
+        assert [mail.payload for mail in await relay.inbox("relay.hello")] == ["while starting"]
+        await asyncio.to_thread(held.write_bytes, b"")
+        await entering
+    try:
+        await eventually(lambda: "deliver when started - v1" in home.diary("slow"))
+        assert await relay.dead_letters() == []
+    finally:
+        await host.__aexit__(None, None, None)
+
+
 # Reloading
 
 
 async def test_a_reload_touches_what_changed_and_nothing_else(relay: RelayCore, home: Home, clock: ProbeClock) -> None:
     home.write(home.entry("same"), home.entry("changed", note="old"), home.entry("gone"))
     async with hosted(relay, home, clock) as host:
-        home.write(home.entry("new"), home.entry("changed", note="new"), home.entry("same"), bindings=[1])
+        home.write(home.entry("new"), home.entry("changed", note="new"), home.entry("same"), bindings=[BOUND])
         await host.reload()
+        assert relay.bindings() == [Binding.model_validate(BOUND)]
         assert [(state.id, state.problem) for state in host.states()] == [
             ("changed", None),
             ("new", None),
             ("same", None),
         ]
         assert [state.id for state in relay.adapters()] == ["changed", "new", "same"]
+        home.file.write_text("{")
+        await host.reload()
+        assert relay.bindings() == [Binding.model_validate(BOUND)]
     assert home.diary("same") == ["start - v1"]
     assert home.diary("changed") == ["start old v1", "start new v1", "stop old v1"]
     assert home.diary("gone") == ["start - v1", "stop - v1"]

@@ -13,11 +13,12 @@ import pytest
 
 from relay_core.adapter_shape import read_shape
 from relay_core.errors import ConfigError
-from relay_supervisor import adapter_types
-from relay_supervisor.adapter_types import blot_out, find_type, prepare
-from relay_supervisor.adapters_file import Entry
+from relay_supervisor.adapters import loading
+from relay_supervisor.adapters.file import Entry
+from relay_supervisor.adapters.loading import blot_out, find_type, prepare
+from relay_supervisor.vault import Vault
 
-PLUGIN = Path(__file__).parent / "plugins" / "diary.py"
+PLUGIN = Path(__file__).parent.parent / "plugins" / "diary.py"
 CANARY = "SECRET-CANARY"
 MINIMAL = """
 from relay_core import AdapterStatus
@@ -55,7 +56,7 @@ def entry(path: str | Path | None = None, **parts: Any) -> Entry:
 
 def refusal(entry: Entry, directory: Path) -> str:
     with pytest.raises(ConfigError) as error:
-        prepare(entry, directory)()
+        prepare(entry, directory, Vault()).make()
     assert "\n" not in error.value.message
     assert CANARY not in f"{error.value!r} {error.value.__cause__!r}"
     return error.value.message
@@ -83,13 +84,13 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_type_is_found_among_the_entry_points(site: Path, data_dir: Path) -> None:
     install(site, "relay_smoke_signals", "smoke = relay_smoke_signals:adapter", MINIMAL)
-    adapter = prepare(entry(type="smoke", config={"wind": 3}), data_dir)()
+    adapter = prepare(entry(type="smoke", config={"wind": 3}), data_dir, Vault()).make()
     assert (adapter.id, adapter.config) == ("x", {"wind": 3})  # type: ignore[attr-defined]
 
 
 def test_a_built_in_type_is_not_replaced_by_an_entry_point(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(site, "relay_impostor", "ours = relay_impostor:adapter", MINIMAL)
-    monkeypatch.setitem(adapter_types.BUILT_IN, "ours", "tests.core.sample_adapter:SampleAdapter")
+    monkeypatch.setitem(loading.BUILT_IN, "ours", "tests.core.sample_adapter:SampleAdapter")
     assert find_type("ours").__name__ == "SampleAdapter"
 
 
@@ -113,7 +114,9 @@ def test_an_entry_point_that_cannot_be_used_is_refused(
 
 
 def test_an_unknown_type_is_named_with_the_nearest_one(site: Path, data_dir: Path) -> None:
-    assert refusal(entry(type="smok"), data_dir) == "unknown adapter type 'smok': none is installed"
+    assert refusal(entry(type="smok"), data_dir) == (
+        "unknown adapter type 'smok'; there are: claude-code, nats, telegram, webhook"
+    )
     install(site, "relay_smoke", "smoke = relay_smoke:adapter", MINIMAL)
     assert refusal(entry(type="smok"), data_dir) == "unknown adapter type 'smok', did you mean 'smoke'?"
 
@@ -124,11 +127,11 @@ def test_an_unknown_type_is_named_with_the_nearest_one(site: Path, data_dir: Pat
 def test_a_plugin_is_looked_for_from_the_data_directory_or_by_its_whole_path(plugin: Path, data_dir: Path) -> None:
     config = {"diary": str(data_dir / "diary")}
     for path in ("plugins/diary.py", plugin):
-        assert read_shape(prepare(entry(path, config=config), data_dir)()).id == "x"
+        assert read_shape(prepare(entry(path, config=config), data_dir, Vault()).make()).id == "x"
 
 
 def test_a_plugin_is_run_anew_each_time_and_the_last_good_one_stays_known(plugin: Path, data_dir: Path) -> None:
-    one, other = (prepare(entry(plugin, config={"diary": "d"}), data_dir)() for _ in range(2))
+    one, other = (prepare(entry(plugin, config={"diary": "d"}), data_dir, Vault()).make() for _ in range(2))
     assert type(one) is not type(other)
     plugin.write_text("broken =")
     assert "cannot be run: SyntaxError" in refusal(entry(plugin), data_dir)
@@ -137,13 +140,13 @@ def test_a_plugin_is_run_anew_each_time_and_the_last_good_one_stays_known(plugin
 
 def test_a_plugin_without_a_config_model_gets_its_config_as_it_is(plugin: Path, data_dir: Path) -> None:
     plugin.write_text(MINIMAL)
-    adapter = prepare(entry(plugin, config={"a": [1]}), data_dir)()
+    adapter = prepare(entry(plugin, config={"a": [1]}), data_dir, Vault()).make()
     assert adapter.config == {"a": [1]}  # type: ignore[attr-defined]
 
 
 def test_a_function_may_make_the_adapter(plugin: Path, data_dir: Path) -> None:
     plugin.write_text(MINIMAL.replace("class adapter", "class Mine") + "def adapter(id, config): return Mine(id, 7)\n")
-    assert prepare(entry(plugin), data_dir)().config == 7  # type: ignore[attr-defined]
+    assert prepare(entry(plugin), data_dir, Vault()).make().config == 7  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -193,7 +196,7 @@ def test_a_plugin_in_a_directory_that_others_can_write_is_not_run(plugin: Path, 
     for path in (plugin, link):
         assert f"the directory {plugin.parent}; run 'chmod go-w {plugin.parent}'" in refusal(entry(path), data_dir)
     plugin.parent.chmod(0o1777)  # as /tmp: others cannot replace what is ours
-    prepare(entry(plugin, config={"diary": "d"}), data_dir)
+    prepare(entry(plugin, config={"diary": "d"}), data_dir, Vault())
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")

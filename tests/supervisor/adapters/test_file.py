@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from relay_core import Binding
 from relay_core.errors import ConfigError, NotFound
-from relay_supervisor.adapters_file import Entry, read_adapters, set_enabled
+from relay_supervisor.adapters.file import Entry, read_adapters, set_enabled
 
 CANARY = "SECRET-CANARY"
 
@@ -37,13 +38,43 @@ def test_a_missing_file_means_no_adapters(path: Path) -> None:
 
 def test_good_entries_are_read_with_their_defaults(path: Path) -> None:
     tg = {"id": "tg", "type": "telegram", "enabled": False, "config": {"token": "x"}}
-    write(path, {"adapters": [tg, {"id": "mine", "path": "plugins/mine.py"}], "bindings": [{"any": "thing"}, 3]})
+    bound = {"chat": "relay.human.telegram.tg.>", "agent": "relay.agent.a"}
+    write(path, {"adapters": [tg, {"id": "mine", "path": "plugins/mine.py"}], "bindings": [bound]})
     assert entries(path) == [
         Entry("tg", type="telegram", enabled=False, config={"token": "x"}),
         Entry("mine", path="plugins/mine.py"),
     ]
     assert [entry.source for entry in entries(path)] == ["telegram", "plugins/mine.py"]
     assert read_adapters(path).problem is None
+    assert read_adapters(path).bindings == (Binding(chat="relay.human.telegram.tg.>", agent="relay.agent.a"),)
+
+
+BAD_BINDINGS: list[Any] = [
+    pytest.param(3, "binding #2 is left out: it must be an object", id="no object"),
+    pytest.param({"agent": "relay.agent.a"}, "binding #2 is left out: chat: Field required", id="no chat"),
+    pytest.param({"chat": "a", "agent": "a.*"}, "binding #2 is left out: agent: subject 'a.*'", id="pattern for agent"),
+    pytest.param({"chat": "a", "agent": "b", "starts": "c"}, "binding #2 is left out: starts: Extra", id="unknown key"),
+    pytest.param({"chat": "a", "agent": "b", "start": "c"}, "binding #2 is left out: start: Input", id="unknown start"),
+]
+
+
+@pytest.mark.parametrize(("bad", "problem"), BAD_BINDINGS)
+def test_a_bad_binding_is_named_and_costs_no_other_one(bad: Any, problem: str, path: Path) -> None:
+    good = [
+        {"chat": "relay.human.x.1", "agent": "relay.agent.a"},
+        {"chat": "relay.human.x.2", "agent": "relay.agent.b"},
+    ]
+    write(path, {"adapters": [{"id": "tg", "type": "telegram"}], "bindings": [good[0], bad, good[1]]})
+    file = read_adapters(path)
+    assert problem in str(file.problem)
+    assert [binding.agent for binding in file.bindings] == ["relay.agent.a", "relay.agent.b"]
+    assert [entry.id for entry in entries(path)] == ["tg"]
+
+
+def test_bindings_that_are_no_list_are_none(path: Path) -> None:
+    write(path, {"adapters": [], "bindings": {}})
+    file = read_adapters(path)
+    assert (file.entries, file.bindings, file.problem) == ((), (), f"{path}: bindings must be a list")
 
 
 @pytest.mark.parametrize(

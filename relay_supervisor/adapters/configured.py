@@ -27,11 +27,12 @@ from typing import Any, Self
 from relay_core.clock import Clock, Timer, call_later, sleep
 from relay_core.core import RelayCore
 from relay_core.errors import Closed, ConfigError, NotFound, RelayError
-from relay_core.operations import AdapterState, ConfiguredAdapter
+from relay_core.operations import ConfiguredAdapter
 from relay_core.tasks import Tasks
 from relay_core.watch import FileWatch
-from relay_supervisor.adapter_types import blot_out, prepare
-from relay_supervisor.adapters_file import AdaptersFile, Entry, read_adapters, set_enabled, unknown_adapter
+from relay_supervisor.adapters.file import AdaptersFile, Entry, read_adapters, set_enabled, unknown_adapter
+from relay_supervisor.adapters.loading import Prepared, blot_out, prepare
+from relay_supervisor.vault import Vault
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +53,9 @@ class _Slot:
     outdated: bool = False
     """Whether an operator wants a new one of the same entry."""
     problem: str | None = None
+    warning: str | None = None
+    conceal: Callable[[str], str] | None = field(default=None, repr=False)
+    """Cuts the secrets of the entry out of a text, once it is known which they are."""
     restarts: int = 0
     failures: int = 0
     """Starts in a row that failed."""
@@ -82,14 +86,15 @@ class _Slot:
 class ConfiguredAdapters:
     """Run the adapters of a file on a bus."""
 
-    def __init__(self, relay: RelayCore, path: Path, clock: Clock) -> None:
+    def __init__(self, relay: RelayCore, path: Path, clock: Clock, vault: Vault | None = None) -> None:
         self.on_change: Callable[[], None] | None = None
         """Told when `states` or `problem` may have changed."""
         self.problem: str | None = None
-        """What is wrong with the file as a whole."""
+        """What is wrong with the file as a whole, or with a binding."""
         self._relay = relay
         self._path = path
         self._clock = clock
+        self._vault = vault or Vault()
         self._slots: dict[str, _Slot] = {}
         self._reloading = asyncio.Lock()
         self._tasks = Tasks()
@@ -102,7 +107,8 @@ class ConfiguredAdapters:
             watch = FileWatch(self._path.parent, [self._path.name], self._file_changed)
             # Watched before it is read: a change in between is seen.
             await stack.enter_async_context(watch)
-            await self.reload()
+            with self._relay.bus.adapters.held():
+                await self.reload()
             self._tasks.start(self._keep_probing(), name="adapter-probes")
             self._stack = stack.pop_all()
         return self
@@ -121,9 +127,10 @@ class ConfiguredAdapters:
                 type=slot.entry.source,
                 enabled=slot.entry.enabled,
                 problem=slot.problem,
+                warning=slot.warning,
                 restarts=slot.restarts,
                 retry_at=slot.retry_at,
-                state=_blotted(running.get(id), slot.running),
+                state=running.get(id) if slot.running is not None else None,
             )
             for id, slot in sorted(self._slots.items())
         ]
@@ -183,6 +190,8 @@ class ConfiguredAdapters:
         entries = file.entries
         if entries is None:  # what runs is kept
             entries = tuple(slot.entry for slot in self._slots.values())
+        else:
+            self._relay.set_bindings(file.bindings)  # before an adapter brings a message in
         wanted = {entry.id: entry for entry in entries}
         try:
             if name is not None and name not in wanted:
@@ -224,7 +233,7 @@ class ConfiguredAdapters:
         except NotFound:
             pass
         except Exception as error:
-            logger.error("adapter %s was not removed cleanly: %s", slot.entry.id, _say(error, slot.entry))
+            logger.error("adapter %s was not removed cleanly: %s", slot.entry.id, _say(error, slot))
 
     # Starting, trying again, probing
 
@@ -232,11 +241,15 @@ class ConfiguredAdapters:
         """Make an adapter of the slot's entry and let it take its place; never raises for what an adapter does."""
         entry = slot.entry
         try:
-            adapter = (await self._prepare(entry))()
+            slot.conceal = None
+            prepared = await self._prepare(entry)
+            slot.conceal = prepared.conceal
+            self._warn(slot, prepared.warning)
+            adapter = prepared.make()
             if slot.running is None:
-                await self._relay.add_adapter(adapter)
+                await self._relay.add_adapter(adapter, conceal=prepared.conceal)
             else:
-                await self._relay.replace_adapter(adapter)
+                await self._relay.replace_adapter(adapter, conceal=prepared.conceal)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -245,18 +258,23 @@ class ConfiguredAdapters:
         except (Exception, SystemExit) as error:
             if isinstance(error, NotFound):  # somebody else has removed it from the bus
                 slot.running = None
-            self._failed(slot, _say(error, entry), retry=not isinstance(error, ConfigError))
+            self._failed(slot, _say(error, slot), retry=not isinstance(error, ConfigError))
         else:
             slot.forget_failures()
             slot.running = entry
             return True
         return False
 
-    async def _prepare(self, entry: Entry) -> Callable[[], Any]:
+    def _warn(self, slot: _Slot, warning: str | None) -> None:
+        if warning is not None and warning != slot.warning:
+            logger.warning("adapter %s: %s", slot.entry.id, warning)
+        slot.warning = warning
+
+    async def _prepare(self, entry: Entry) -> Prepared:
         """Find and check off the loop, since a plugin may import or read for long."""
         try:
             async with asyncio.timeout(LOAD_TIMEOUT_SECS):
-                return await asyncio.to_thread(prepare, entry, self._path.parent)
+                return await asyncio.to_thread(prepare, entry, self._path.parent, self._vault)
         except TimeoutError:
             # Not tried again by itself: each try would cost one more thread that never ends.
             raise ConfigError(f"its type was not loaded within {LOAD_TIMEOUT_SECS:g} s: look at what it does") from None
@@ -362,14 +380,8 @@ async def _caught(work: Callable[..., Coroutine[Any, Any, None]], *arguments: ob
     return None
 
 
-def _blotted(state: AdapterState | None, entry: Entry | None) -> AdapterState | None:
-    """Return a state whose texts quote nothing of the config; of an adapter that is not ours, nothing."""
-    if state is None or entry is None:
-        return None
-    texts = {"detail": state.detail, "last_error": state.last_error}
-    return state.model_copy(update={key: text and blot_out(text, entry.config) for key, text in texts.items()})
-
-
-def _say(error: BaseException, entry: Entry) -> str:
-    text = error.message if isinstance(error, RelayError) else f"{type(error).__name__}: {error}"
-    return blot_out(" ".join(text.split()), entry.config)
+def _say(error: BaseException, slot: _Slot) -> str:
+    text = " ".join((error.message if isinstance(error, RelayError) else f"{type(error).__name__}: {error}").split())
+    if isinstance(error, ConfigError):
+        return text  # it names keys, and quotes nothing
+    return slot.conceal(text) if slot.conceal is not None else blot_out(text, slot.entry.config)
