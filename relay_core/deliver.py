@@ -228,7 +228,10 @@ class _Store(Change):
 
     def settle(self) -> None:
         """Count each copy, and hand over those that were stored. Runs on the loop, in commit order."""
-        if self.error is None and self._planned is not None and self.dedupe is not None:
+        stored = self.error is None and (
+            self.failures is None or any(self.failure(place) is None for place, _ in enumerate(self._copies))
+        )
+        if stored and self._planned is not None and self.dedupe is not None:
             # Before the caller can be cancelled; the exact outcome replaces it.
             self._deliver.dedupe.remember(self.dedupe, self._planned)
         if self.error is None and self.failures is None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from relay_core import RelayConfig, RelayCore
 from relay_core.config import BackpressureConfig, LimitsConfig, RateLimitConfig, ReliabilityConfig
 from relay_core.dedupe import Dedupe, dedupe_key
-from relay_core.errors import InvalidPayload
+from relay_core.errors import InvalidPayload, StorageError
 from relay_core.results import PublishResult
 from relay_core.testing import FakeClock
 
@@ -228,3 +228,18 @@ async def test_the_operator_bounds_what_is_remembered_also_over_a_restart(data_d
         for n in (2, 3, 4):
             assert (await relay.publish(A, n, sender=SENDER, dedupe_id=f"{n}")).message_id == first[n].message_id
         assert (await relay.publish(A, 0, sender=SENDER, dedupe_id="0")).message_id != first[0].message_id
+
+
+async def test_what_could_not_be_stored_anywhere_may_be_tried_again(data_dir: Path, clock: FakeClock) -> None:
+    async with RelayCore(data_dir, RelayConfig(durability="os"), clock) as relay:
+        await relay.register_endpoint("relay.a")
+        (box,) = relay.bus.mailboxes
+        moved = {name: box.maildir.path / name for name in ("new", "failed")}
+        for path in moved.values():
+            path.rename(path.with_suffix(".away"))
+        with pytest.raises(StorageError):
+            await relay.publish("relay.a", "once", sender="relay.b", dedupe_id="x")
+        for path in moved.values():
+            path.with_suffix(".away").rename(path)
+        assert (await relay.publish("relay.a", "once", sender="relay.b", dedupe_id="x")).delivered_to == 1
+        assert [mail.payload for mail in await relay.inbox("relay.a")] == ["once"]
