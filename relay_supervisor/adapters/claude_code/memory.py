@@ -1,0 +1,55 @@
+"""Which session an agent was in, on disk: written in one step, so a kill at any moment leaves the old id or the new.
+
+A session belongs to the directory it was begun in, and is not resumed in another one. A file that cannot be read
+counts as none: an agent begins anew rather than not at all.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import orjson
+
+from relay_core.errors import StorageError
+from relay_core.files import atomic_write
+
+_SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
+
+
+class SessionMemory:
+    """The session id of one agent; its methods block."""
+
+    def __init__(self, directory: Path, agent: str, cwd: Path) -> None:
+        self._path = directory / f"session-{agent}.json"
+        self._cwd = str(cwd)
+
+    def load(self) -> str | None:
+        """Return the session to resume, if there is one."""
+        try:
+            kept = orjson.loads(self._path.read_bytes())
+            session_id, cwd = kept["sessionId"], kept["cwd"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        if cwd != self._cwd or not isinstance(session_id, str) or not _SESSION_ID.fullmatch(session_id):
+            return None
+        return session_id
+
+    def save(self, session_id: str) -> None:
+        """Remember a session.
+
+        Raises:
+            StorageError: if the disk refuses.
+        """
+        atomic_write(self._path, orjson.dumps({"sessionId": session_id, "cwd": self._cwd}))
+
+    def forget(self) -> None:
+        """Remember none.
+
+        Raises:
+            StorageError: if the disk refuses.
+        """
+        try:
+            self._path.unlink(missing_ok=True)
+        except OSError as error:
+            raise StorageError(f"cannot remove {self._path}: {error.strerror}", path=str(self._path)) from error
