@@ -1,0 +1,165 @@
+"""What a message looks like on the other side, both ways.
+
+1. Out: the payload is the body as JSON; sender, reply subject, ids and budget are headers. ``Nats-Msg-Id`` is the
+   message's id, also when an operator replays it: what the stream has already it does not take twice.
+2. The adapter's own mailbox, last in the chain of ancestors, becomes ``relay.nats.{relay}``. Its local name means
+   nothing elsewhere, and would be a cycle on a relay whose bridge has the same id.
+3. In: a message keeps its subject, and its sender if that is one of `importSenders` and not the bus's own. Else it
+   comes from ``relay.nats.{id}``: who may write to the stream must not be able to speak as anybody.
+4. Its dedupe id is the exporting relay's id and message id; of foreign messages the place in the stream and its time.
+5. What makes no sense is `Poison`: it is not guessed at. What another relay would find to be so does not leave.
+6. A message that only bridges have handled since this relay sent it has come round, over however many streams. An
+   answer to it, which has this relay among its ancestors too, has been in somebody's hands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from relay_core.envelope import BudgetOverrides, Envelope
+from relay_core.ids import is_ulid
+from relay_core.subjects import ADAPTER_PREFIX, is_subject, matches_pattern
+from relay_supervisor.adapters.nats.config import NatsConfig, is_reserved
+from relay_supervisor.adapters.passport import FROM, TRACE, read_passport, write_passport
+
+MSG_ID = "Nats-Msg-Id"
+REPLY_TO = "relay-reply-to"
+ID = "relay-id"
+RELAY = "relay-relay"
+UNREADABLE = "unreadable headers"
+"""Of a message whose headers could not be read; a name that no header can have."""
+
+_MARK = "relay.nats."
+_HEADER_OVERHEAD = 64
+"""The header block's own lines, and the colon and line end of each header with some to spare."""
+
+
+class Poison(Exception):
+    """A message that can never be let in; the text does not quote it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A message as the stream gets it."""
+
+    subject: str
+    data: bytes
+    headers: dict[str, str]
+
+    @property
+    def size(self) -> int:
+        """Return what the server will count against its maximum payload, or a little more."""
+        return (
+            len(self.data) + sum(len(name) + len(value) + 8 for name, value in self.headers.items()) + _HEADER_OVERHEAD
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """A message as the bus gets it."""
+
+    subject: str
+    payload: Any
+    sender: str
+    reply_to: str | None
+    budget: BudgetOverrides
+    dedupe_id: str
+
+
+def pack(envelope: Envelope, config: NatsConfig, adapter_id: str, relay: str, trace_id: str) -> Outgoing:
+    """Return a message as the stream gets it.
+
+    Raises:
+        Poison: if another relay would not let it in; the text says why.
+    """
+    chain = envelope.budget.ancestor_chain
+    if chain and f"{chain[-1]}.".startswith(f"{ADAPTER_PREFIX}{adapter_id}."):
+        chain = (*chain[:-1], own_sender(relay))
+    headers = {
+        MSG_ID: envelope.id,
+        ID: envelope.id,
+        RELAY: relay,
+        FROM: envelope.sender,
+        TRACE: trace_id,
+        **write_passport(envelope.budget.model_copy(update={"ancestor_chain": chain}), ancestors=True),
+    }
+    if envelope.reply_to is not None:
+        headers[REPLY_TO] = envelope.reply_to
+    _read(headers)
+    return Outgoing(config.outside(envelope.subject), orjson.dumps(envelope.payload), headers)
+
+
+def unpack(
+    subject: str, data: bytes, headers: Mapping[str, str], config: NatsConfig, adapter_id: str, place: str
+) -> Incoming:
+    """Return a message (its header names in lower case) as the bus gets it.
+
+    Raises:
+        Poison: if it cannot be one; the text says what is wrong with it.
+    """
+    if UNREADABLE in headers:
+        raise Poison("its headers cannot be read")
+    reply_to, budget = _read(headers)
+    try:
+        payload = orjson.loads(data)
+    except ValueError:
+        raise Poison("the body is not JSON") from None
+    sender = headers.get(FROM, "")
+    if not _may_keep(sender, config):
+        sender = own_sender(adapter_id)
+    return Incoming(_inside(subject, config), payload, sender, reply_to, budget, _dedupe_id(headers, place))
+
+
+def own_sender(name: str) -> str:
+    """Return whom those who may not keep their name come in as, or, of a relay's name, its mark on what it sends."""
+    return f"{_MARK}{name}"
+
+
+def has_come_round(chain: tuple[str, ...], relay: str) -> bool:
+    """Tell whether a message has been sent by this relay and handled by nobody but bridges since."""
+    for ancestor in reversed(chain):
+        if not ancestor.startswith(_MARK):
+            return False
+        if ancestor == own_sender(relay):
+            return True
+    return False
+
+
+def _read(headers: Mapping[str, str]) -> tuple[str | None, BudgetOverrides]:
+    """Return the reply subject and the budget that headers ask for."""
+    reply_to = headers.get(REPLY_TO)
+    if reply_to is not None and (not is_subject(reply_to) or is_reserved(reply_to)):
+        raise Poison(f"the header {REPLY_TO} must be a subject outside of the bus's own")
+    try:
+        return reply_to, read_passport(headers, ancestors=True)
+    except ValueError as error:
+        raise Poison(str(error)) from None
+
+
+def _inside(subject: str, config: NatsConfig) -> str:
+    if config.prefix is not None:
+        subject = subject.removeprefix(f"{config.prefix}.")
+    if not is_subject(subject):
+        raise Poison("its subject is no subject of Relay: letters, digits, '_' and '-', at most 16 tokens")
+    if is_reserved(subject):
+        raise Poison("its subject is the bus's own")
+    return subject
+
+
+def _may_keep(sender: str, config: NatsConfig) -> bool:
+    if not is_subject(sender) or is_reserved(sender):
+        return False
+    return any(matches_pattern(sender, pattern) for pattern in config.import_senders)
+
+
+def _dedupe_id(headers: Mapping[str, str], place: str) -> str:
+    id, relay = headers.get(ID), headers.get(RELAY)
+    if id is None and relay is None:
+        return f"nats-{place}"
+    if id is None or relay is None or not is_ulid(id) or not is_subject(relay):
+        raise Poison(f"the headers {ID} and {RELAY} go together: a message id and the name of a relay")
+    return f"nats-{relay}-{id}"
