@@ -136,7 +136,9 @@ class AdapterContext:
         self.on_status: Callable[[], None] | None = None
         """Told by `status_changed`."""
         self.starter: asyncio.Task[Any] | None = None
-        """The task that starts it, which may publish before others are there to take anything."""
+        """The task that starts it, which may publish before anybody is there to take it."""
+        self.entered = asyncio.Event()
+        """Set when the bus has taken the adapter in, and knows whose voice its messages are; or will not."""
         self._bus: Bus | None = bus
         self._heard: list[SignalSubscription] = []
 
@@ -161,6 +163,7 @@ class AdapterContext:
             AccessDenied: also if the sender is another adapter's, or the bus's own.
         """
         if asyncio.current_task() is not self.starter:
+            await self.entered.wait()
             await self._open_bus().adapters.wait_open()
         return await self._publish(
             subject,
@@ -226,6 +229,7 @@ class AdapterContext:
     def close(self) -> None:
         """End all dealings with the bus; its registry calls this when the adapter has stopped."""
         self._bus = None
+        self.entered.set()
         self.on_status = None
         for subscription in self._heard:
             subscription.close()

@@ -100,6 +100,7 @@ async def check_lifecycle(case: AdapterCase) -> None:
         for turn in ("start", "start after stop"):
             context = _context(relay, adapter)
             announced: list[str] = []
+            context.entered.set()
             context.on_status = lambda announced=announced: announced.append(adapter.status.state)
             await _within(case, turn, adapter.start(context))
             at_once = _status(adapter).state

@@ -253,6 +253,7 @@ class Adapters:
             self._patterns.add(pattern, host)
         for pattern in host.shape.senders:
             self._senders.add(pattern, host)
+        host.context.entered.set()
         host.offer()
         self._notices.flush()
 

@@ -13,6 +13,7 @@ import pytest
 from relay_core import (
     AccessDenied,
     AdapterStatus,
+    Binding,
     CircuitState,
     ConfigError,
     DeliveryContext,
@@ -304,6 +305,26 @@ async def test_an_adapter_may_say_that_its_message_may_come_back(relay: RelayCor
     await adapter.context.publish("relay.out.x", "again", sender=SENDER, echo=True)
     await relay.idle()
     assert adapter.got == ["again"]
+
+
+async def test_what_an_adapter_brings_in_while_it_is_taken_in_waits_until_the_bus_knows_it(relay: RelayCore) -> None:
+    class Eager(SampleAdapter):
+        senders = ("relay.eager",)
+        bound = True
+
+        async def start(self, context: Any) -> None:
+            await super().start(context)
+            self.bringing = asyncio.ensure_future(  # noqa: TID251 - awaited below
+                context.publish("relay.eager", "early", sender="relay.eager")
+            )
+            await asyncio.sleep(0)
+
+    relay.set_bindings([Binding(chat="relay.eager", agent="relay.agent.a")])
+    await relay.register_endpoint("relay.agent.a")
+    adapter = Eager(patterns=["relay.eager"])
+    await relay.add_adapter(adapter)
+    assert (await adapter.bringing).delivered_to == 1
+    assert [mail.payload for mail in await relay.inbox("relay.agent.a")] == ["early"]
 
 
 async def test_what_adapters_share_is_made_once_and_closed_after_the_last(relay: RelayCore) -> None:
