@@ -1,0 +1,229 @@
+"""Files: those people send are fetched into our directory, those agents send must lie in a directory that is allowed.
+
+In:
+
+1. A file is stored as ``attachments/{bot}-{update}-{name}``, readable by us alone. The name has neither directories nor
+   control characters, does not begin with a dot, and is short. A second fetch of the same update replaces it.
+2. The type comes from the name's ending by a table, never from what the sender claims.
+3. What is too large, or cannot be had after three tries, becomes a note in the text: the message itself goes on.
+4. Files older than the config says are removed at the start.
+
+Out:
+
+5. A path is followed to where it really leads; that must be a file within an allowed directory and not too large.
+   One that is not refuses the whole message before any of it has gone out (`check`).
+6. What is opened is what was judged: from the allowed directory on, no link is followed any more, so that nobody can
+   put one in between.
+7. The bytes are read when it is the file's turn, so that at most one file of a message is in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import stat
+from dataclasses import dataclass, field
+from mimetypes import MimeTypes
+from pathlib import Path
+from typing import Any
+
+from relay_core.adapters import private_directory
+from relay_core.clock import Clock, sleep
+from relay_core.files import atomic_write
+from relay_core.payload import Attachment
+from relay_supervisor.adapters.telegram.api import Api
+from relay_supervisor.adapters.telegram.chats import clean, clean_name
+from relay_supervisor.adapters.telegram.config import TelegramConfig
+from relay_supervisor.adapters.telegram.errors import NotSent, TelegramError, TooLarge, TooMany, Unclear
+
+_KINDS = {
+    "document": "file.bin",
+    "photo": "photo.jpg",
+    "voice": "voice.ogg",
+    "audio": "audio.mp3",
+    "video": "video.mp4",
+    "video_note": "video.mp4",
+    "animation": "animation.mp4",
+}
+"""What Telegram calls a file, and what we call one that has no name."""
+_OTHERS = ("sticker", "location", "venue", "contact", "poll", "dice", "story")
+_UNSAFE = re.compile(r"[^\w .()+@-]")
+_LONGEST_NAME = 80
+_TRIES = 3
+_TYPES = MimeTypes(filenames=())
+for _ending, _type in {".oga": "audio/ogg", ".ogg": "audio/ogg", ".webp": "image/webp", ".md": "text/markdown"}.items():
+    _TYPES.add_type(_type, _ending)
+_UNKNOWN = "application/octet-stream"
+_DAY_SECS = 24 * 3600
+_FILE = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_WAY = _FILE | os.O_DIRECTORY
+
+
+class AttachmentRefused(Exception):
+    """A file is not sent; the text says why."""
+
+
+@dataclass(slots=True)
+class Fetched:
+    """The files of a message, and what is to be said of those that are not there."""
+
+    files: list[Attachment] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def safe_name(name: Any, default: str) -> str:
+    """Return a file name that is one, whatever was asked for."""
+    base = clean_name(name).replace("\\", "/").rpartition("/")[2]
+    base = _UNSAFE.sub("_", base).strip(" .")
+    stem, ending = os.path.splitext(base)
+    short = stem.encode()[: _LONGEST_NAME - len(ending[:16].encode())].decode(errors="ignore") + ending[:16]
+    return short or default
+
+
+def type_of(name: str) -> str:
+    """Return the type that a file's name stands for."""
+    guessed, encoding = _TYPES.guess_type(name.lower())
+    return guessed if guessed is not None and encoding is None else _UNKNOWN
+
+
+class Attachments:
+    """The files of one adapter."""
+
+    def __init__(self, config: TelegramConfig, api: Api, directory: Path, clock: Clock) -> None:
+        self._config = config
+        self._api = api
+        self._directory = directory / "attachments"
+        self._clock = clock
+
+    def open(self) -> None:
+        """Make the directory, and remove what is too old; blocks."""
+        private_directory(self._directory)
+        oldest = self._clock.now_ms() / 1000 - self._config.keep_attachments_days * _DAY_SECS
+        for path in self._directory.iterdir():
+            about = path.lstat()
+            if stat.S_ISREG(about.st_mode) and about.st_mtime < oldest:
+                path.unlink(missing_ok=True)
+
+    async def fetch(self, message: dict[str, Any], update: int) -> Fetched:
+        """Return the files of a message, stored.
+
+        Raises:
+            StorageError: if the disk refuses.
+        """
+        fetched = Fetched()
+        for kind, default in _KINDS.items():
+            found = message.get(kind)
+            if kind == "document" and "animation" in message:
+                continue  # an animation comes as a document too
+            if kind == "photo" and isinstance(found, list):
+                sizes = [one for one in found if isinstance(one, dict)]
+                found = max(sizes, key=lambda one: _size(one) or 0, default=None)
+            if isinstance(found, dict):
+                await self._fetch(found, safe_name(found.get("file_name"), default), update, fetched)
+        fetched.notes += [f"[{kind.replace('_', ' ')}]" for kind in _OTHERS if kind in message]
+        return fetched
+
+    async def _fetch(self, about: dict[str, Any], name: str, update: int, fetched: Fetched) -> None:
+        limit = self._config.max_attachment_bytes
+        if (_size(about) or 0) > limit or limit == 0:
+            fetched.notes.append(f"[the file {name} was not taken: larger than {limit} bytes]")
+            return
+        try:
+            data = await self._download(about, limit)
+        except TooLarge:
+            fetched.notes.append(f"[the file {name} was not taken: larger than {limit} bytes]")
+            return
+        except TelegramError:
+            fetched.notes.append(f"[the file {name} could not be fetched from Telegram]")
+            return
+        path = self._directory / f"{self._config.bot_id}-{update}-{name}"
+        await asyncio.to_thread(atomic_write, path, data)
+        fetched.files.append(Attachment(path=str(path), filename=name, mime_type=type_of(name), size=len(data)))
+
+    async def _download(self, about: dict[str, Any], limit: int) -> bytes:
+        for attempt in range(1, _TRIES + 1):
+            try:
+                found = await self._api.call("getFile", file_id=about.get("file_id"))
+                path = found.get("file_path") if isinstance(found, dict) else None
+                if not isinstance(path, str) or path.startswith("/") or ".." in path.split("/"):
+                    raise Unclear("Telegram names no file to fetch")
+                return await self._api.download(path, limit)
+            except (NotSent, Unclear, TooMany) as error:
+                if attempt == _TRIES:
+                    raise
+                await sleep(self._clock, min(error.retry_after if isinstance(error, TooMany) else attempt, 30))
+        raise AssertionError("the last try returns or raises")
+
+    def check(self, attachment: Attachment) -> None:
+        """Say now whether a file may be sent; blocks.
+
+        Raises:
+            AttachmentRefused: if it must not be sent.
+        """
+        self._read(attachment, 0)
+
+    def read(self, attachment: Attachment) -> tuple[str, bytes, str]:
+        """Return the name, the bytes and the type of a file to be sent; blocks.
+
+        Raises:
+            AttachmentRefused: if it must not be sent.
+        """
+        name, data = self._read(attachment, self._config.max_attachment_bytes + 1)
+        return name, data, type_of(name)
+
+    def _read(self, attachment: Attachment, most: int) -> tuple[str, bytes]:
+        name = safe_name(attachment.filename, "file.bin")
+        limit = self._config.max_attachment_bytes
+        try:
+            path = Path(attachment.path).resolve(strict=True)
+            allowed = [directory.resolve() for directory in self._config.attachment_dirs]
+        except (OSError, RuntimeError, ValueError):
+            raise AttachmentRefused(f"the file {name} is not there") from None
+        home = next((directory for directory in allowed if path.is_relative_to(directory)), None)
+        if home is None:
+            raise AttachmentRefused(
+                f"the file {name} lies in no directory of attachmentDirs: add the directory to the adapter's config"
+            )
+        try:
+            descriptor = _open_within(home, path.relative_to(home))
+            try:
+                about = os.fstat(descriptor)
+                if not stat.S_ISREG(about.st_mode):
+                    raise AttachmentRefused(f"{name} is no file")
+                with open(descriptor, "rb", closefd=False) as file:
+                    data = file.read(most)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise AttachmentRefused(f"the file {name} cannot be read: {error.strerror}") from None
+        size = max(about.st_size, len(data))
+        if size > limit:
+            raise AttachmentRefused(f"the file {name} is larger than {limit} bytes (maxAttachmentBytes)")
+        if not (size if most == 0 else data):
+            raise AttachmentRefused(f"the file {name} is empty, which Telegram does not take")
+        return name, data
+
+
+def _open_within(home: Path, path: Path) -> int:
+    """Open a file below a directory, following no link on the way."""
+    directory = os.open(home, _WAY)
+    try:
+        for part in path.parts[:-1]:
+            inner = os.open(part, _WAY, dir_fd=directory)
+            os.close(directory)
+            directory = inner
+        return os.open(path.name or ".", _FILE, dir_fd=directory)
+    finally:
+        os.close(directory)
+
+
+def content_of(message: dict[str, Any], notes: list[str]) -> str:
+    """Return the text of a message: what was written, or the caption, and what is to be said of its files."""
+    text = clean(message.get("text") or message.get("caption"))
+    return "\n".join(part for part in (text, *notes) if part)
+
+
+def _size(about: dict[str, Any]) -> int | None:
+    size = about.get("file_size")
+    return size if type(size) is int else None

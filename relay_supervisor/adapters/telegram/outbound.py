@@ -1,0 +1,237 @@
+"""A message of the bus becomes Telegram messages, each sent at most once.
+
+1. The text goes out in parts, in order, the first as a reply to the message it answers. Files follow.
+2. A part whose HTML Telegram does not parse goes again as plain text: it was refused, so nothing went out.
+3. What is known not to have been sent may be sent again. Before the first part that is the bus's business
+   (`retry_after`: the message waits at the head of its line). After it, the rest waits here: no part goes twice.
+4. What may have been sent is never sent again by itself: a lost answer, a 5xx or garbage fails the delivery, and the
+   dead letter says how far it came.
+5. A chat that is not allowed is not written to, whoever asks.
+6. A piece is begun only if there is time to end it before the bus's own patience does: so the dead letter of a message
+   that took too long says how far it came.
+
+What Telegram says, and what becomes of the message: 429 and no network: waits. 401: waits, and the adapter's status
+says why. 403 and `chat not found`, a group that got another id, any other refusal: failed, with the code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from relay_core.adapter import DeliveryContext, DeliveryResult
+from relay_core.clock import Clock, sleep
+from relay_core.envelope import Envelope
+from relay_core.payload import Attachment, Performative
+from relay_supervisor.adapters.telegram.api import FILE_SECS, Api
+from relay_supervisor.adapters.telegram.attachments import AttachmentRefused, Attachments
+from relay_supervisor.adapters.telegram.bot import Bot
+from relay_supervisor.adapters.telegram.chats import chat_of, clean, may_write, subject_of
+from relay_supervisor.adapters.telegram.config import TelegramConfig
+from relay_supervisor.adapters.telegram.errors import (
+    BadToken,
+    Migrated,
+    NotSent,
+    TelegramError,
+    TooMany,
+    Unclear,
+    Unparsed,
+    explain,
+)
+from relay_supervisor.adapters.telegram.inbound import message_of
+from relay_supervisor.adapters.telegram.pieces import MAX_FILES, Document, Piece, Text, cut, read_payload
+from relay_supervisor.adapters.telegram.polling import Report
+from relay_supervisor.adapters.telegram.presence import Presence
+
+TIMEOUT_SECS = 180.0
+_MARGIN_SECS = 5.0
+"""How long before the bus's patience ends ours does."""
+_PATIENCE_SECS = 5.0
+"""How long a message that has not begun waits here for its turn."""
+_BAD_TOKEN_SECS = 30.0
+_LONGEST_PAUSE_SECS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is to be sent for one message."""
+
+    chat: int
+    pieces: tuple[Piece, ...]
+    reply_to: int | None
+    ask: str | None
+    """The message of the bus that it answers."""
+    deadline: float
+    """The clock's time at which all of it must have gone out."""
+
+
+class Refusal(Exception):
+    """A message is not sent at all."""
+
+    def __init__(self, text: str, code: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Outbound:
+    """Send messages to chats."""
+
+    def __init__(
+        self,
+        adapter_id: str,
+        config: TelegramConfig,
+        api: Api,
+        bot: Bot,
+        clock: Clock,
+        attachments: Attachments,
+        presence: Presence,
+        report: Report,
+    ) -> None:
+        self._id = adapter_id
+        self._config = config
+        self._api = api
+        self._bot = bot
+        self._clock = clock
+        self._attachments = attachments
+        self._presence = presence
+        self._report = report
+        self._unreached = 0
+        """Deliveries in a row that found no network."""
+
+    async def deliver(self, envelope: Envelope, context: DeliveryContext) -> DeliveryResult:
+        """Send one message."""
+        deadline = self._clock.monotonic() + TIMEOUT_SECS - _MARGIN_SECS
+        try:
+            job = await self._plan(envelope, context, deadline)
+        except Refusal as refusal:
+            return DeliveryResult(ok=False, error=str(refusal), code=refusal.code)
+        wait = self._bot.limits.wait(job.chat)
+        if wait > _PATIENCE_SECS:
+            return DeliveryResult(ok=False, error="the chat's limit is used up", code="429", retry_after=wait)
+        async with self._presence.quiet(job.chat):
+            result = await self._send_all(job, context)
+        if result.retry_after is None:
+            self._presence.answered(job.chat, job.ask)
+        return result
+
+    async def _plan(self, envelope: Envelope, context: DeliveryContext, deadline: float) -> Job:
+        chat = chat_of(self._id, envelope.subject)
+        if chat is None:
+            raise Refusal(f"{envelope.subject} is no chat's subject: it ends in .CHAT or .group.-CHAT", "no_chat")
+        if not may_write(self._config, chat):
+            key = "allowChats" if chat < 0 else "allowUsers"
+            raise Refusal(f"chat {chat} is not allowed: add it to {key} of the adapter's config", "not_allowed")
+        payload = read_payload(envelope.payload)
+        files = payload.attachments or ()
+        if len(files) > MAX_FILES:
+            why = f"the message has {len(files)} files: with one message go {MAX_FILES} at most, send several messages"
+            raise Refusal(why, "too_many_files")
+        try:
+            for one in files:
+                await asyncio.to_thread(self._attachments.check, one)
+        except AttachmentRefused as refused:
+            raise Refusal(str(refused), "attachment_refused") from None
+        text = clean(payload.content)
+        if payload.performative == Performative.FAILURE:
+            text = f"⚠️ {text}"
+        pieces = (*await asyncio.to_thread(cut, text), *files)
+        if not pieces:
+            raise Refusal("the message has neither a text nor a file", "empty")
+        asks = (payload.correlation_id, context.parent_id, context.trace_id)
+        known = [(ask, self._bot.asked(ask, chat)) for ask in asks]
+        ask, number = next(((ask, number) for ask, number in known if number is not None), (None, None))
+        reply_to = message_of(payload.correlation_id, chat) or number
+        return Job(chat, pieces, reply_to, ask, deadline)
+
+    async def _send_all(self, job: Job, context: DeliveryContext) -> DeliveryResult:
+        sent: list[int] = []
+        for piece in job.pieces:
+            try:
+                loaded = await self._load(piece)
+            except AttachmentRefused as refused:
+                return _failed(str(refused), "attachment_refused", len(sent), job)
+            plain = False
+            while True:
+                patience = job.deadline - self._clock.monotonic() - self._longest(piece)
+                if patience <= 0 or not await self._bot.limits.turn(job.chat, patience):
+                    return self._out_of_time(job, len(sent))
+                try:
+                    sent.append(await self._send(job, loaded, plain=plain, reply_to=None if sent else job.reply_to))
+                    self._unreached = 0
+                    break
+                except TelegramError as error:
+                    if isinstance(error, Unparsed) and not plain:
+                        plain = True
+                        continue
+                    wait = self._wait_after(error, job.chat)
+                    if wait is not None and not sent:
+                        return DeliveryResult(ok=False, error=str(error), code=error.code, retry_after=wait)
+                    left = min(job.deadline - self._clock.monotonic() - self._longest(piece), context.remaining)
+                    if wait is None or wait >= left:
+                        return _failed(_describe(error, self._id), error.code, len(sent), job)
+                    await sleep(self._clock, wait)
+        return DeliveryResult(ok=True, detail=f"telegram message {', '.join(map(str, sent))}")
+
+    async def _load(self, piece: Piece) -> Text | Document:
+        return await asyncio.to_thread(self._attachments.read, piece) if isinstance(piece, Attachment) else piece
+
+    def _longest(self, piece: Piece) -> float:
+        """Return the seconds that sending a piece may take."""
+        return self._config.request_timeout_secs if isinstance(piece, Text) else FILE_SECS
+
+    def _out_of_time(self, job: Job, sent: int) -> DeliveryResult:
+        if not sent:
+            wait = max(self._bot.limits.wait(job.chat), 1.0)
+            return DeliveryResult(ok=False, error="the chat's limit is used up", code="429", retry_after=wait)
+        why = f"there was no time left: limits and slow answers took up the {TIMEOUT_SECS:.0f} s that a message has"
+        return _failed(why, "out_of_time", sent, job)
+
+    async def _send(self, job: Job, piece: Text | Document, *, plain: bool, reply_to: int | None) -> int:
+        common: dict[str, Any] = {"chat_id": job.chat}
+        if reply_to is not None:
+            common["reply_parameters"] = {"message_id": reply_to, "allow_sending_without_reply": True}
+        if not isinstance(piece, Text):
+            return _number(await self._api.call("sendDocument", within=FILE_SECS, document=piece, **common))
+        if plain or not piece.html.strip():
+            return _number(await self._api.call("sendMessage", text=piece.plain, **common))
+        return _number(await self._api.call("sendMessage", text=piece.html, parse_mode="HTML", **common))
+
+    def _wait_after(self, error: TelegramError, chat: int) -> float | None:
+        """Return the seconds after which the same piece may be sent again; None if it must not be."""
+        match error:
+            case TooMany():
+                self._bot.limits.hold(chat, error.retry_after)
+                return error.retry_after
+            case NotSent():
+                self._unreached += 1
+                return min(2.0 ** min(self._unreached - 1, 10), _LONGEST_PAUSE_SECS)
+            case BadToken():
+                self._report(*explain(error))
+                return _BAD_TOKEN_SECS
+            case _:
+                return None
+
+
+def _number(sent: Any) -> int:
+    number = sent.get("message_id") if isinstance(sent, dict) else None
+    if type(number) is not int:
+        raise Unclear("Telegram's answer does not say which message was sent")
+    return number
+
+
+def _describe(error: TelegramError, adapter_id: str) -> str:
+    if isinstance(error, Migrated):
+        return (
+            f"the group has become a supergroup with the id {error.chat}: put it into allowChats, "
+            f"and bind and write to {subject_of(adapter_id, error.chat)} from now on"
+        )
+    if isinstance(error, Unclear):
+        return f"{error}; it may have been sent all the same: look into the chat before a replay"
+    return str(error)
+
+
+def _failed(text: str, code: str, sent: int, job: Job) -> DeliveryResult:
+    if sent:
+        text += f" ({sent} of {len(job.pieces)} parts had gone out: a replay sends them again)"
+    return DeliveryResult(ok=False, error=text, code=code)
