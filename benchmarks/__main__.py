@@ -10,12 +10,13 @@ import platform
 import sys
 from pathlib import Path
 
+from benchmarks.adapter_cases import ADAPTER_CASES
 from benchmarks.cases import BUS_CASES
 from benchmarks.harness import Bench, Result
 from benchmarks.place import workplace
 from benchmarks.socket_cases import SOCKET_CASES
 
-CASES = BUS_CASES | SOCKET_CASES
+CASES = BUS_CASES | SOCKET_CASES | ADAPTER_CASES
 
 
 def main() -> None:

@@ -37,6 +37,10 @@ def test_every_goal_is_a_case() -> None:
         "socket_clients_200",
         "socket_idle",
         "socket_latency_200",
+        "adapter_seam",
+        "webhook_in",
+        "webhook_out",
+        "nats_out",
     ]
 
 

@@ -17,6 +17,7 @@ import aiohttp
 import orjson
 import pytest
 
+from relay_core.adapter import AdapterContext
 from relay_core.clock import SystemClock
 from relay_core.core import RelayCore
 from relay_core.deadletters import Code
@@ -82,9 +83,8 @@ async def test_a_replacement_that_starts_and_goes_again_gives_the_requests_back(
     async with a_relay(data_dir) as relay:
         old, new = a_webhook({}), a_webhook({"secret": OLD_SECRET})
         await relay.add_adapter(old)
-        from relay_core.adapter import AdapterContext
-
         context = AdapterContext(relay.bus, "hook", data_dir / "adapters" / "hook")
+        context.entered.set()
         await new.start(context)
         async with a_sender(old) as sender:
             assert (await sender.send())[0] == 401
