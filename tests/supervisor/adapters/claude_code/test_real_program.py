@@ -18,7 +18,9 @@ PROGRAM = Path(SDK.origin or "").parent / "_bundled" / "claude" if SDK is not No
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not PROGRAM.is_file(), reason="claude-agent-sdk has no program in it here (it was installed from source)"),
+    pytest.mark.skipif(
+        not PROGRAM.is_file(), reason="claude-agent-sdk has no program in it here (it was installed from source)"
+    ),
 ]
 
 
