@@ -75,4 +75,9 @@ class BridgeClient(Client):
         writer = getattr(self._transport, "_io_writer", None)
         if self._wants_tls and (writer is None or writer.get_extra_info("ssl_object") is None):
             raise SecureConnWantedError
+        transport = self._transport
+        if transport is not None:
+            # asyncio's writelines (3.12, 3.13) leaves the descriptor of a lost connection in the loop's selector,
+            # where it breaks whatever gets the same number next; its write does not.
+            transport.writelines = lambda payload: transport.write(b"".join(payload))  # type: ignore[method-assign]
         return super()._connect_command()
