@@ -162,32 +162,10 @@ class AdapterContext:
             Closed: if the adapter has been stopped.
             AccessDenied: also if the sender is another adapter's, or the bus's own.
         """
-        if asyncio.current_task() is not self.starter:
+        # Somebody may wait for an answer, so it does not wait itself.
+        if parent_id is None and asyncio.current_task() is not self.starter:
             await self.entered.wait()
             await self._open_bus().adapters.wait_open()
-        return await self._publish(
-            subject,
-            payload,
-            sender=sender,
-            reply_to=reply_to,
-            budget=budget,
-            parent_id=parent_id,
-            dedupe_id=dedupe_id,
-            echo=echo,
-        )
-
-    async def _publish(
-        self,
-        subject: str,
-        payload: Any,
-        *,
-        sender: str,
-        reply_to: str | None,
-        budget: BudgetOverrides | Mapping[str, Any] | None,
-        parent_id: str | None,
-        dedupe_id: str | None,
-        echo: bool,
-    ) -> PublishResult:
         bus = self._open_bus()
         owner = bus.adapters.owner_of_sender(sender)
         if owner not in (None, self.adapter_id) or sender.startswith(SYSTEM_PREFIX):
@@ -273,7 +251,7 @@ class DeliveryContext:
         echo: bool = False,
     ) -> PublishResult:
         """Publish in answer to the message: it is the parent, and what its budget had left is inherited."""
-        return await self._adapter._publish(
+        return await self._adapter.publish(
             subject,
             payload,
             sender=sender,

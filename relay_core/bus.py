@@ -43,6 +43,7 @@ from relay_core.lookups import is_sound
 from relay_core.mailbox import BadFile, Mailbox
 from relay_core.mailboxes import Mailboxes
 from relay_core.maildir import CUR
+from relay_core.match import Match
 from relay_core.metrics import Metrics
 from relay_core.parents import Parents
 from relay_core.parking import Parking
@@ -50,7 +51,6 @@ from relay_core.pipeline import (
     Access,
     BudgetGate,
     Graves,
-    Match,
     RateLimit,
     Settle,
     Stage,

@@ -23,8 +23,9 @@ from relay_core.delivery import TargetKind
 from relay_core.envelope import Budget
 from relay_core.errors import RelayError
 from relay_core.mailbox import Item
+from relay_core.match import Match
 from relay_core.payload import Performative, StandardPayload, encode_payload
-from relay_core.pipeline import Access, Match, Settle, run_pipeline
+from relay_core.pipeline import Access, Settle, run_pipeline
 from relay_core.publication import Publication
 from relay_core.subjects import BUS_SENDER, adapter_of, adapter_subject
 
