@@ -184,6 +184,7 @@ class NatsAdapter:
                         link, context, self._config, self._relay, position, self._put_off,
                         on_refused=self._note_refused, on_put_off=self._note_put_off,
                     )  # fmt: skip
+                    await imports.write_down()
                 self._link = link
                 self._was_linked = True
                 self._note_connected()

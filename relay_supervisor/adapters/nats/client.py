@@ -7,13 +7,17 @@
 3. Where TLS is wanted, not a word of ours, and so no credential of any kind, leaves before the connection has it:
    whether a server offers TLS is said in the clear, by anybody.
 4. What a closing that failed, or did not end, has left is let go of.
+5. The answer to a ping, which a flush and the draining of a subscription wait for, means that the server has heard all
+   that was said before it: the library writes a ping past what still waits to be written.
 
-This leans on inner parts of nats-py: `_close`, `_read_loop`, `_process_headers`, `_connect_command`, `_subs`, and
-`_transport` with its `_io_writer` and `_bare_io_writer`. All of them are in 2.11 to 2.16.
+This leans on inner parts of nats-py: `_close`, `_read_loop`, `_process_headers`, `_connect_command`, `_send_ping`,
+`_subs`, `_pending` with its `_pending_data_size`, and `_transport` with its `_io_writer` and `_bare_io_writer`. All of
+them are in 2.11 to 2.16.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -70,6 +74,12 @@ class BridgeClient(Client):
         if headers and found is None and len(headers.strip()) > len(_FIRST_LINE):
             return {UNREADABLE: "yes"}
         return found
+
+    async def _send_ping(self, future: asyncio.Future[bool] | None = None) -> None:
+        if self._transport is not None and self._pending:
+            self._transport.write(b"".join(self._pending))
+            self._pending, self._pending_data_size = [], 0
+        await super()._send_ping(future)
 
     def _connect_command(self) -> bytes:
         writer = getattr(self._transport, "_io_writer", None)

@@ -20,7 +20,8 @@
    refusal that left something on disk, the answer has the same message id as before, and it is acknowledged.
 5. No word from the server for three heartbeats ends the link. What anybody else sends to the consumer's inbox counts
    for nothing.
-6. How far the server knows everything to be settled is written down now and then (see `position`).
+6. How far the server knows everything to be settled is written down before anything is asked for, and now and then
+   (see `position`): also a relay that was there only for a moment goes on from there.
 """
 
 from __future__ import annotations
@@ -86,6 +87,13 @@ class Imports:
         self._room = asyncio.Semaphore(config.max_in_flight)
         self._in_hand: dict[str, Msg] = {}
         """By reply subject, which is different for every time a message is sent."""
+
+    async def write_down(self) -> None:
+        """Keep the position; a disk that refuses is logged."""
+        try:
+            await asyncio.to_thread(write_position, self._context.data_dir, self._position)
+        except StorageError as error:
+            self._context.logger.warning("the position in the stream could not be kept: %s", error.message)
 
     async def run(self) -> None:
         """Let messages in until the link is lost or this is cancelled."""
@@ -189,18 +197,15 @@ class Imports:
             self._on_put_off()
 
     async def _remember(self) -> None:
-        """Write down how far everything is settled."""
+        """Write down how far everything is settled, whenever it is further."""
         while True:
-            try:
-                await asyncio.to_thread(write_position, self._context.data_dir, self._position)
-            except StorageError as error:
-                self._context.logger.warning("the position in the stream could not be kept: %s", error.message)
             settled = self._position.settled
             while settled <= self._position.settled:
                 await sleep(self._context.clock, _POSITION_SECS)
                 with suppress(Fault):  # the others find out what is the matter
                     settled = await find_settled(self._link, self._position.durable)
             self._position = self._position.model_copy(update={"settled": settled})
+            await self.write_down()
 
     async def _let_in(self, msg: Msg) -> Callable[[], Awaitable[None]]:
         """Publish a message and return how to settle it."""

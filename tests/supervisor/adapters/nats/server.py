@@ -1,4 +1,4 @@
-"""A real nats-server, its stream seen from outside, and a proxy that stops carrying messages."""
+"""A real nats-server, its stream seen from outside, and proxies that stop carrying messages, or pause."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import nats
 import orjson
@@ -162,7 +162,7 @@ class StuckProxy:
         raise ConnectionError
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[StuckProxy]:
+    async def running(self) -> AsyncIterator[Self]:
         server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         self.url = f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         try:
@@ -173,6 +173,40 @@ class StuckProxy:
                 task.cancel()
             if self._tasks:
                 await asyncio.wait(self._tasks)
+
+
+class PausingProxy(StuckProxy):
+    """Carry everything, but have something happen before a client's word, and what follows it, is carried on.
+
+    All pings that came before it have been answered by then.
+    """
+
+    def __init__(self, port: int, word: bytes, meanwhile: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(port, word)
+        self._meanwhile = meanwhile
+        self._pings = 0
+        self.brought = bytearray()
+        """What the server has said to the clients."""
+
+    async def _carry(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, word: bytes | None = None
+    ) -> None:
+        while data := await reader.read(65536):
+            rest = b""
+            if word is None:
+                self.brought.extend(data)
+            else:
+                if word in data:
+                    data, rest = data[: data.index(word)], data[data.index(word) :]
+                self._pings += data.count(b"PING\r\n")
+            writer.write(data)
+            if rest:
+                await until(lambda: self.brought.count(b"PONG\r\n") == self._pings)
+                await self._meanwhile()
+                self._pings += rest.count(b"PING\r\n")
+                writer.write(rest)
+            await writer.drain()
+        raise ConnectionError
 
 
 def config(server: NatsServer | StuckProxy, **keys: Any) -> NatsConfig:

@@ -95,6 +95,13 @@ async def test_a_consumer_that_is_removed_while_the_relay_is_away_goes_on_where_
             assert payloads(one) == ["while it was away", "after its consumer was removed"]
 
 
+async def test_where_it_begins_is_written_down_before_it_has_started(server: NatsServer, tmp_path: Path) -> None:
+    async with side(tmp_path / "1", config(server)) as one:
+        position = read_position(tmp_path / "1/adapters/nats")
+        assert position is not None
+        assert (position.durable, position.settled) == (one.durable, 0)
+
+
 async def test_how_far_it_has_come_is_written_down_and_what_comes_again_is_known(
     server: NatsServer, tmp_path: Path
 ) -> None:

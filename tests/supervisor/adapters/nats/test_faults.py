@@ -21,6 +21,7 @@ from relay_supervisor.adapters.nats.adapter import NatsAdapter
 from relay_supervisor.adapters.nats.config import NatsConfig
 from tests.supervisor.adapters.nats.server import (
     NatsServer,
+    PausingProxy,
     Side,
     StuckProxy,
     config,
@@ -325,6 +326,26 @@ async def test_replaced_under_load_nothing_is_lost_or_doubled(server: NatsServer
         assert sorted(two.got) == sorted((name, n) for name in names for n in range(50))
         assert await stored(server) == 200
         assert await codes(one) == await codes(two) == []
+
+
+async def test_what_is_sent_to_an_importer_that_is_leaving_is_given_back(server: NatsServer, tmp_path: Path) -> None:
+    async with server.client() as client:
+
+        async def send_to_it() -> None:
+            await client.jetstream().publish("relay.agent.x", b'"late"')
+            await until(lambda: b'"late"' in proxy.brought)
+
+        # The server is told late that the importer wants no more.
+        async with PausingProxy(server.port, b"UNSUB", send_to_it).running() as proxy:
+            async with side(tmp_path / "1", config(proxy, ackWaitSecs=600), endpoints=["relay.agent.x"]) as one:
+                await one.agent("relay.agent.x")
+                await client.jetstream().publish("relay.agent.x", b'"early"')
+                await until(lambda: one.got == [("relay.agent.x", "early")])
+            assert b'"late"' in proxy.brought
+
+        async with side(tmp_path / "1", config(server, ackWaitSecs=600)) as one:
+            await one.agent("relay.agent.x")
+            await until(lambda: one.got == [("relay.agent.x", "late")])
 
 
 # -- messages that the server does not take -------------------------------------------------------------------------
