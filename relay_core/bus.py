@@ -134,6 +134,7 @@ class Bus:
             stack.push_async_callback(self.background.close)
             stack.callback(self.dispatch.stop)
             await stack.enter_async_context(self.adapters)
+            self.index.dirty = True  # what a kill has kept from it is found by the check
             self.background.start(self._check_index(), name="check index")
             yield
 

@@ -36,20 +36,24 @@ from relay_core.operations import ConfiguredAdapter, JobRun, JobState, TokenInfo
 from relay_core.payload import encode_payload
 from relay_core.protocol import (
     MAX_BATCH,
+    MAX_PAGE,
     AccessRules,
     Adapters,
     ConfigState,
     DeadLetters,
+    DeadLetterSummaries,
     NewToken,
+    PlanItems,
     Replay,
     ReportContent,
     Reports,
     ServerInfo,
     ServerStatus,
+    Traces,
 )
 from relay_core.ratelimit import SenderUsage
 from relay_core.redial import TIMEOUT_SECS, Redial
-from relay_core.replay_plan import ReplayOutcome, ReplayPlan
+from relay_core.replay_plan import PlanHead, PlanItem, ReplayOutcome, ReplayPlan
 from relay_core.results import PublishResult
 from relay_core.signals import Signal
 from relay_core.state import MailboxState, TargetBreaker
@@ -57,6 +61,8 @@ from relay_core.state import MailboxState, TargetBreaker
 _ENVELOPE_ROOM = 4096
 """Bytes of a frame for what is around a payload."""
 _LEAVE_SECS = 2.0
+_LONG_SECS = 600.0
+"""For what reads or removes every dead letter there is."""
 
 M = TypeVar("M", bound=WireModel)
 
@@ -229,6 +235,14 @@ class RelayClient(Redial):
             DeadLetters, "deadletters.list", _given(filter=_wire(filter), cursor=cursor, limit=limit)
         )
 
+    async def dead_letter_summaries(
+        self, *, filter: DeadLetterFilter | None = None, cursor: str | None = None, limit: int = 100
+    ) -> DeadLetterSummaries:
+        """Return a page of dead letters without their messages, newest first."""
+        return await self._ask(
+            DeadLetterSummaries, "deadletters.summaries", _given(filter=_wire(filter), cursor=cursor, limit=limit)
+        )
+
     async def dead_letter_groups(self) -> list[DeadLetterGroup]:
         """Return the dead letters by code and target, largest group first."""
         return await self._list(DeadLetterGroup, "deadletters.groups", "groups")
@@ -241,8 +255,23 @@ class RelayClient(Redial):
         self, ids: Iterable[str] | None = None, *, filter: DeadLetterFilter | None = None, fresh_budget: bool = False
     ) -> ReplayPlan:
         """Freeze a selection of dead letters and say what a replay would do with each."""
+        head = await self.freeze_replay(ids, filter=filter, fresh_budget=fresh_budget)
+        items: list[PlanItem] = []
+        while len(items) < head.total:
+            page = await self.plan_items(head.id, cursor=str(len(items)), limit=MAX_PAGE)
+            items += page.items
+        return ReplayPlan(id=head.id, created_at=head.created_at, fresh_budget=head.fresh_budget, items=tuple(items))
+
+    async def freeze_replay(
+        self, ids: Iterable[str] | None = None, *, filter: DeadLetterFilter | None = None, fresh_budget: bool = False
+    ) -> PlanHead:
+        """Freeze a selection of dead letters (by ``ID``, ``ID/HASH`` or filter) and count what would become of them."""
         params = _given(ids=list(ids) if ids is not None else None, filter=_wire(filter), freshBudget=fresh_budget)
-        return await self._ask(ReplayPlan, "deadletters.plan", params)
+        return await self._ask(PlanHead, "deadletters.plan", params, timeout=_LONG_SECS)
+
+    async def plan_items(self, plan_id: str, *, cursor: str | None = None, limit: int = 100) -> PlanItems:
+        """Return a page of a plan's messages, each with its verdict."""
+        return await self._ask(PlanItems, "deadletters.items", _given(planId=plan_id, cursor=cursor, limit=limit))
 
     async def start_replay(self, plan_id: str, *, rate: float | None = None, canary: bool = False) -> Replay:
         """Begin to carry out a plan; it goes on when this client is gone."""
@@ -281,18 +310,26 @@ class RelayClient(Redial):
         ids: Iterable[str] | None = None,
         *,
         filter: DeadLetterFilter | None = None,
+        plan_id: str | None = None,
     ) -> int:
-        """Remove dead letters that failed before an instant (epoch ms) or an age, or by id; all if none is given."""
+        """Remove dead letters that failed before an instant (epoch ms) or an age, or by id; all if none is given.
+
+        With a plan it is those that it has frozen.
+        """
         if isinstance(older_than, timedelta):
             older_than = SystemClock().now_ms() - int(older_than.total_seconds() * 1000)
-        params = _given(olderThan=older_than, ids=list(ids) if ids is not None else None, filter=_wire(filter))
-        return int((await self.call("deadletters.purge", params))["purged"])
+        params = _given(
+            olderThan=older_than, ids=list(ids) if ids is not None else None, filter=_wire(filter), planId=plan_id
+        )
+        return int((await self.call("deadletters.purge", params, timeout=_LONG_SECS))["purged"])
 
-    async def export_dead_letters(self, *, filter: DeadLetterFilter | None = None) -> AsyncIterator[str]:
-        """Yield dead letters as JSON lines, oldest first."""
+    async def export_dead_letters(
+        self, *, filter: DeadLetterFilter | None = None, plan_id: str | None = None
+    ) -> AsyncIterator[str]:
+        """Yield dead letters as JSON lines, oldest first; with a plan those that it has frozen."""
         cursor = None
         while True:
-            params = _given(filter=_wire(filter), cursor=cursor, limit=1000)
+            params = _given(filter=_wire(filter), planId=plan_id, cursor=cursor, limit=MAX_PAGE)
             part = await self.call("deadletters.export", params)
             for line in part["lines"]:
                 yield line
@@ -317,6 +354,22 @@ class RelayClient(Redial):
     async def trace(self, message_id: str) -> list[Span]:
         """Return what became of a message, one span per target."""
         return await self._list(Span, "traces.get", "spans", {"id": message_id})
+
+    async def search_traces(
+        self,
+        *,
+        id: str | None = None,
+        subject: str | None = None,
+        sender: str | None = None,
+        status: str | None = None,
+        since: int | None = None,
+        until: int | None = None,
+        cursor: str | None = None,
+        limit: int = 100,
+    ) -> Traces:
+        """Return a page of messages and what became of them, newest first; see `TracesParams`."""
+        parts = _given(id=id, subject=subject, sender=sender, status=status, since=since, until=until)
+        return await self._ask(Traces, "traces.search", parts | _given(cursor=cursor, limit=limit))
 
     async def conversation(self, trace_id: str) -> list[Span]:
         """Return the spans of every message that followed from one."""

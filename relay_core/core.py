@@ -23,14 +23,14 @@ from relay_core.bus import Bus
 from relay_core.clock import Clock, SystemClock, iso
 from relay_core.config import RelayConfig
 from relay_core.datadir import DataDir
-from relay_core.deadletters import Code, DeadLetter, DeadLetterFilter, DeadLetterGroup
+from relay_core.deadletters import Code, DeadLetter, DeadLetterFilter, DeadLetterGroup, DeadLetterSummary
 from relay_core.dedupe import dedupe_key
 from relay_core.delivery import Span, Status, TargetKind
 from relay_core.endpoints import Endpoint
 from relay_core.envelope import BudgetOverrides, Envelope
 from relay_core.errors import Closed, InvalidSubject, NotFound
 from relay_core.files import storage_error
-from relay_core.lookups import DeadLetterSummary, conversation, spans
+from relay_core.lookups import conversation, spans
 from relay_core.mailbox import BadFile, Item, Mailbox
 from relay_core.maildir import NEW
 from relay_core.maintenance import Maintenance
@@ -45,6 +45,7 @@ from relay_core.signals import Signal, SignalHandler, SignalSubscription
 from relay_core.state import MailboxState, TargetBreaker, breaker_states, mailbox_states
 from relay_core.subjects import ADAPTER_PREFIX, is_pattern, subject_hash, validate_subject
 from relay_core.subscriptions import Handler, Subscription
+from relay_core.trace_search import TracePage, TraceSearch
 
 _BURST = 16
 _CLOSED = "the bus is closed: use it inside 'async with RelayCore(...)'"
@@ -349,10 +350,13 @@ class RelayCore:
         return await self.bus.dead_letters.all(endpoint, filter=filter, include_partial=include_partial)
 
     async def dead_letter_page(
-        self, *, code: str | None = None, endpoint: str | None = None, after: str | None = None, limit: int = 100
-    ) -> tuple[list[DeadLetterSummary], int]:
-        """Return a page of summaries, newest first, and the number of all."""
-        return await self.bus.dead_letters.page(code=code, endpoint=endpoint, after=after, limit=limit)
+        self, filter: DeadLetterFilter | None = None, *, after: str | None = None, limit: int = 100
+    ) -> tuple[list[DeadLetterSummary], int | None, str | None]:
+        """Return a page of summaries, newest first, the number of all, and the cursor of the next page.
+
+        A filter that asks for a body is answered piece by piece: the number is None, and a page may be short.
+        """
+        return await self.bus.dead_letters.page(filter, after=after, limit=limit)
 
     async def dead_letter_groups(self) -> list[DeadLetterGroup]:
         """Return the dead letters by code and target, largest group first."""
@@ -386,17 +390,54 @@ class RelayCore:
         ids: Iterable[str] | None = None,
         *,
         filter: DeadLetterFilter | None = None,
+        plan_id: str | None = None,
     ) -> int:
-        """Remove dead letters that failed before an instant (epoch ms) or an age, or by id; all if neither is given."""
+        """Remove dead letters that failed before an instant (epoch ms) or an age, or by id; all if neither is given.
+
+        With a plan it is those that it has frozen, as far as they are there and the other conditions hold.
+
+        Raises:
+            NotFound: if there is no such plan.
+        """
         if isinstance(older_than, timedelta):
             older_than = self._clock.now_ms() - int(older_than.total_seconds() * 1000)
-        return await self.bus.dead_letters.purge(older_than_ms=older_than, ids=ids, filter=filter)
+        store = self.bus.dead_letters
+        meant = store.select(filter, ids=ids, older_than_ms=older_than)
+        if plan_id is None:
+            keys = await store.keys(meant, include_partial=True)
+        else:
+            keys = self.replays.frozen(plan_id).keys()
+        return await store.purge(keys, meant)
+
+    async def export_dead_letters(
+        self,
+        filter: DeadLetterFilter | None = None,
+        *,
+        plan_id: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+        room: int,
+    ) -> tuple[list[DeadLetter], str | None]:
+        """Return whole dead letters after a cursor, oldest first, at most `room` bytes, and the cursor of what follows.
+
+        Raises:
+            NotFound: if there is no such plan.
+        """
+        store = self.bus.dead_letters
+        meant = store.select(filter)
+        keys = await store.keys(meant) if plan_id is None else self.replays.frozen(plan_id).keys()
+        partial = plan_id is not None  # a copy kept aside is in a plan only if it was asked for
+        return await store.export(keys, meant, after=after, limit=limit, room=room, include_partial=partial)
 
     # Seeing what goes on
 
     async def trace(self, message_id: str) -> list[Span]:
         """Return what became of a message, one span per target."""
         return await self.bus.index.run(lambda db: spans(db, message_id))
+
+    async def search_traces(self, wanted: TraceSearch) -> TracePage:
+        """Return a page of messages and what became of them, newest first."""
+        return await self.bus.index.run(wanted.page)
 
     async def conversation(self, trace_id: str) -> list[Span]:
         """Return the spans of every message that followed from one."""

@@ -1,13 +1,18 @@
 """Dead letters on disk: read, list, purge.
 
-The files in ``failed/`` are the truth; the index answers where only a summary is asked for.
+1. The files in ``failed/`` are the truth. The index answers where only a summary is asked for, and says where to look
+   where that is sound (selection.py); what is then read is held against the filter again.
+2. Nothing here grows with the number of dead letters but a list of keys: files are read in batches, on a thread.
+3. A search for a body looks into files as far as one call may take, newest first, and says where to go on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+import sqlite3
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
 
 import orjson
@@ -18,6 +23,7 @@ from relay_core.deadletters import (
     DeadLetter,
     DeadLetterFilter,
     DeadLetterGroup,
+    DeadLetterSummary,
     damaged_letter,
     dead_delivery,
     decode_dead_letter,
@@ -26,19 +32,26 @@ from relay_core.delivery import Delivery, Status
 from relay_core.errors import NotFound
 from relay_core.ids import is_ulid
 from relay_core.index import Index
-from relay_core.lookups import DeadLetterSummary, dead_letter_groups, dead_letter_page
+from relay_core.lookups import count_dead_letters, dead_letter_groups, dead_letter_keys, dead_letter_page
 from relay_core.mailbox import Mailbox
 from relay_core.mailboxes import Mailboxes
 from relay_core.maildir import FAILED
 from relay_core.recorder import Recorder
+from relay_core.selection import Selection
 from relay_core.subjects import subject_hash
 
 logger = logging.getLogger(__name__)
 
 _RECORD_ROOM = 64 * 1024
 
-_Accepts = Callable[[DeadLetter, str, int], bool]
-"""Whether a dead letter is meant, given its mailbox's subject and when it failed."""
+_BATCH = 200
+"""Files that are read at a time, so that neither memory nor the event loop feels how many there are."""
+_LOOK_ROWS = 2000
+_LOOK_SECS = 0.05
+"""How far one call looks for a body."""
+
+Key = tuple[str, str]
+"""A message, and the hash of the mailbox it lies in."""
 
 
 class DeadLetterStore:
@@ -57,18 +70,90 @@ class DeadLetterStore:
         self, endpoint: str | None = None, *, filter: DeadLetterFilter | None = None, include_partial: bool = False
     ) -> list[DeadLetter]:
         """Return dead letters, oldest first; of one endpoint (subject or hash) if given."""
-        boxes = [box for box in self._mailboxes if endpoint in (None, box.subject, box.hash) and box.dead]
-        found = await asyncio.to_thread(self._read_boxes, boxes, _accepting(filter), include_partial)
-        return sorted(found, key=lambda letter: (letter.message_id, letter.endpoint_hash))
+        meant = self.select(filter)
+        keys = await self.keys(meant, include_partial=include_partial)
+        if endpoint is not None:
+            target = self._target(endpoint)
+            keys = [key for key in keys if key[1] == target]
+        batches = self.read(keys, meant, include_partial=include_partial)
+        return [letter async for batch in batches for letter in batch]
+
+    def select(
+        self,
+        filter: DeadLetterFilter | None,
+        *,
+        ids: Iterable[str] | None = None,
+        older_than_ms: int | None = None,
+    ) -> Selection:
+        """Return what is meant as things stand now."""
+        return Selection.of(filter, self._clock.now_ms(), only=ids, failed_before=older_than_ms)
+
+    async def keys(self, meant: Selection, *, include_partial: bool = False) -> list[Key]:
+        """Return which files may be meant, oldest first; what fails later is not among them."""
+        if not meant.can_be_damaged and not self._index.dirty:
+            with suppress(sqlite3.Error, OSError):
+                return await self._index.run(lambda db: dead_letter_keys(db, meant, include_partial=include_partial))
+        boxes = [box for box in self._mailboxes if box.dead and meant.accepts_mailbox(box.subject, box.hash)]
+        return await asyncio.to_thread(_list_boxes, boxes, meant)
+
+    async def read(
+        self, keys: list[Key], meant: Selection | None = None, *, include_partial: bool = False
+    ) -> AsyncIterator[list[DeadLetter]]:
+        """Yield what lies under these keys and is meant, in their order, batch by batch."""
+        for start in range(0, len(keys), _BATCH):
+            yield await asyncio.to_thread(self._read_batch, keys[start : start + _BATCH], meant, include_partial)
+
+    def _read_batch(self, keys: list[Key], meant: Selection | None, include_partial: bool) -> list[DeadLetter]:
+        letters = []
+        for message_id, target in keys:
+            mailbox = self._mailboxes.get(target)
+            letter = self._read(mailbox, message_id) if mailbox is not None else None
+            if mailbox is None or letter is None or (letter.partial and not include_partial):
+                continue  # replayed or purged meanwhile, or kept aside
+            if meant is None or meant.accepts(letter, mailbox.subject, parse_iso(letter.failed_at)):
+                letters.append(letter)
+        return letters
 
     async def page(
-        self, *, code: str | None = None, endpoint: str | None = None, after: str | None = None, limit: int = 100
+        self, filter: DeadLetterFilter | None = None, *, after: str | None = None, limit: int = 100
+    ) -> tuple[list[DeadLetterSummary], int | None, str | None]:
+        """Return a page of summaries, newest first, the number of all, and where to go on, if there is more.
+
+        A body is looked for in the files, as far as one call may take: the page then has what was found, and no number.
+        """
+        meant = self.select(filter)
+        if meant.needs_files:
+            return await self._look_for_bodies(meant, after, limit)
+
+        def ask(db: sqlite3.Connection) -> tuple[list[DeadLetterSummary], int]:
+            rows = dead_letter_page(db, meant, after=after, limit=limit + 1)
+            if after is None and len(rows) <= limit:
+                return rows, len(rows)
+            return rows, count_dead_letters(db, meant)
+
+        rows, total = await self._index.run(ask)
+        return rows[:limit], total, rows[limit - 1].cursor if len(rows) > limit else None
+
+    async def _look_for_bodies(
+        self, meant: Selection, after: str | None, limit: int
+    ) -> tuple[list[DeadLetterSummary], None, str | None]:
+        candidates = await self._index.run(lambda db: dead_letter_page(db, meant, after=after, limit=_LOOK_ROWS))
+        rows, looked = await asyncio.to_thread(self._holding, candidates, meant, limit)
+        more = looked < len(candidates) or looked == _LOOK_ROWS
+        return rows, None, candidates[looked - 1].cursor if more else None
+
+    def _holding(
+        self, candidates: list[DeadLetterSummary], meant: Selection, limit: int
     ) -> tuple[list[DeadLetterSummary], int]:
-        """Return a page of summaries, newest first, and the number of all."""
-        target = self._target(endpoint)
-        return await self._index.run(
-            lambda db: dead_letter_page(db, code=code, target=target, after=after, limit=limit)
-        )
+        """Return the first candidates whose files are meant, and how many were looked at. Blocks."""
+        until = self._clock.monotonic() + _LOOK_SECS
+        found: list[DeadLetterSummary] = []
+        for looked, row in enumerate(candidates, 1):
+            if self._read_batch([(row.message_id, row.endpoint_hash)], meant, False):
+                found.append(row)
+            if len(found) == limit or self._clock.monotonic() > until:
+                return found, looked
+        return found, len(candidates)
 
     async def browse(
         self,
@@ -77,45 +162,49 @@ class DeadLetterStore:
         after: str | None = None,
         limit: int = 100,
         room: int,
-        oldest_first: bool = False,
     ) -> tuple[list[DeadLetter], int, str | None]:
-        """Return whole dead letters after a cursor, at most `room` bytes but at least one, newest first.
+        """Return whole dead letters after a cursor, newest first: at most `room` bytes, but at least one.
 
         With them come the number of all, and the cursor of what follows, if anything does.
         """
-        if oldest_first or (filter is not None and not filter.is_indexed):
-            letters = await self.all(filter=filter)
-            total = len(letters)
-            keys = [f"{letter.message_id}/{letter.endpoint_hash}" for letter in letters]
-            if not oldest_first:
-                letters, keys = letters[::-1], keys[::-1]
-            if after is not None:
-                beyond = [at for at, key in enumerate(keys) if (key > after if oldest_first else key < after)]
-                letters = letters[beyond[0] :] if beyond else []
-            more = len(letters) > limit
-            letters = letters[:limit]
+        meant = self.select(filter)
+        if meant.needs_files:
+            everything = [letter async for batch in self.read(await self.keys(meant), meant) for letter in batch]
+            total: int | None = len(everything)
+            rest = [letter for letter in reversed(everything) if after is None or letter.cursor < after]
+            letters, cursor = rest[:limit], None
+            if len(rest) > limit:
+                cursor = letters[-1].cursor
         else:
-            filter = filter or DeadLetterFilter()
-            page, total = await self.page(code=filter.code, endpoint=filter.endpoint, after=after, limit=limit + 1)
-            more = len(page) > limit
-            letters = await asyncio.to_thread(self._read_page, page[:limit])
-        size = 0
-        for position, letter in enumerate(letters):
-            size += len(orjson.dumps(letter.to_wire()))
-            if position and size > room:
-                letters, more = letters[:position], True
-                break
-        cursor = f"{letters[-1].message_id}/{letters[-1].endpoint_hash}" if more and letters else None
-        return letters, total, cursor
+            page, total, cursor = await self.page(filter, after=after, limit=limit)
+            keys = [(row.message_id, row.endpoint_hash) for row in page]
+            letters = await asyncio.to_thread(self._read_batch, keys, None, True)
+        fitting = _fitting(letters, room)
+        if len(fitting) < len(letters):
+            cursor = fitting[-1].cursor
+        return fitting, total or 0, cursor
 
-    def _read_page(self, page: list[DeadLetterSummary]) -> list[DeadLetter]:
-        letters = []
-        for summary in page:
-            mailbox = self._mailboxes.get(summary.endpoint_hash)
-            letter = self._read(mailbox, summary.message_id) if mailbox is not None else None
-            if letter is not None:  # else it was replayed or purged meanwhile
-                letters.append(letter)
-        return letters
+    async def export(
+        self,
+        keys: list[Key],
+        meant: Selection,
+        *,
+        after: str | None,
+        limit: int,
+        room: int,
+        include_partial: bool = False,
+    ) -> tuple[list[DeadLetter], str | None]:
+        """Return whole dead letters after a cursor in the order of their keys, and the cursor of what follows."""
+        if after is not None:
+            message_id, _, target = after.partition("/")
+            keys = keys[bisect_right(keys, (message_id, target)) :]
+        letters: list[DeadLetter] = []
+        async for batch in self.read(keys, meant, include_partial=include_partial):
+            letters += batch
+            if len(letters) > limit or len(_fitting(letters, room)) < len(letters):
+                break
+        fitting = _fitting(letters[:limit], room)
+        return fitting, fitting[-1].cursor if len(fitting) < len(letters) else None
 
     async def groups(self) -> list[DeadLetterGroup]:
         """Return the dead letters by code and target, largest group first."""
@@ -135,35 +224,19 @@ class DeadLetterStore:
                     return mailbox, letter
         raise NotFound(f"no dead letter {message_id}: it was replayed or purged, or never was one", what=message_id)
 
-    async def purge(
-        self,
-        *,
-        older_than_ms: int | None = None,
-        ids: Iterable[str] | None = None,
-        filter: DeadLetterFilter | None = None,
-    ) -> int:
-        """Remove dead letters; every condition given must hold. Return how many."""
-        wanted = set(ids) if ids is not None else None
-        accepts = _accepting(filter)
-
-        def is_meant(letter: DeadLetter, subject: str, failed_ms: int) -> bool:
-            if wanted is not None and letter.message_id not in wanted:
-                return False
-            if older_than_ms is not None and failed_ms >= older_than_ms:
-                return False
-            return accepts(letter, subject, failed_ms)
-
+    async def purge(self, keys: list[Key], meant: Selection) -> int:
+        """Remove what lies under these keys and is meant. Return how many."""
         purged = 0
-        boxes = [box for box in self._mailboxes if box.dead]
-        for letter in await asyncio.to_thread(self._read_boxes, boxes, is_meant, True):
-            mailbox = self._mailboxes.get(letter.endpoint_hash)
-            try:
-                if mailbox is not None and self.remove(mailbox, letter, Status.PURGED):
-                    purged += 1
-                    if purged % 16 == 0:
-                        await asyncio.sleep(0)
-            except OSError as error:
-                logger.error("%s cannot be purged: %s", letter.message_id, error)
+        async for batch in self.read(keys, meant, include_partial=True):
+            for letter in batch:
+                mailbox = self._mailboxes.get(letter.endpoint_hash)
+                try:
+                    if mailbox is not None and self.remove(mailbox, letter, Status.PURGED):
+                        purged += 1
+                        if purged % 16 == 0:
+                            await asyncio.sleep(0)
+                except OSError as error:
+                    logger.error("%s cannot be purged: %s", letter.message_id, error)
         return purged
 
     def remove(self, mailbox: Mailbox, letter: DeadLetter, status: str) -> bool:
@@ -196,17 +269,6 @@ class DeadLetterStore:
             return endpoint
         return subject_hash(endpoint)
 
-    def _read_boxes(self, boxes: list[Mailbox], accepts: _Accepts, include_partial: bool) -> list[DeadLetter]:
-        letters = []
-        for mailbox in boxes:
-            for message_id in mailbox.maildir.ids(FAILED):
-                letter = self._read(mailbox, message_id)
-                if letter is None or (letter.partial and not include_partial):
-                    continue
-                if accepts(letter, mailbox.subject, parse_iso(letter.failed_at)):
-                    letters.append(letter)
-        return letters
-
     def _read(self, mailbox: Mailbox, message_id: str) -> DeadLetter | None:
         if not is_ulid(message_id):
             return None  # nothing that the bus has put there
@@ -222,5 +284,20 @@ class DeadLetterStore:
         return letter
 
 
-def _accepting(filter: DeadLetterFilter | None) -> _Accepts:
-    return filter.accepts if filter is not None else lambda letter, subject, failed_ms: True
+def _list_boxes(boxes: list[Mailbox], meant: Selection) -> list[Key]:
+    """Return what lies in these mailboxes, but for what has another id, oldest first. Blocks."""
+    keys = [(message_id, mailbox.hash) for mailbox in boxes for message_id in mailbox.maildir.ids(FAILED)]
+    ids = meant.only if meant.only is not None else None if meant.exclude else meant.ids
+    if ids is not None:
+        keys = [key for key in keys if key[0] in ids or f"{key[0]}/{key[1]}" in ids]
+    return sorted(keys)
+
+
+def _fitting(letters: list[DeadLetter], room: int) -> list[DeadLetter]:
+    """Return the first letters that fit into so many bytes, but at least one."""
+    size = 0
+    for position, letter in enumerate(letters):
+        size += len(orjson.dumps(letter.to_wire()))
+        if position and size > room:
+            return letters[:position]
+    return letters

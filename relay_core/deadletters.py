@@ -24,12 +24,15 @@ from pydantic import ValidationError, field_validator
 from relay_core.clock import iso, parse_iso
 from relay_core.delivery import Delivery, TargetKind, stored_delivery
 from relay_core.envelope import Envelope
+from relay_core.filter_language import BODY, FAILED, Term, parse_filter
 from relay_core.ids import ulid_ms
 from relay_core.model import WireModel
-from relay_core.subjects import is_pattern, matches_pattern
 
 _LAST_MS = 253_402_300_799_999
 """The end of the year 9999: an id may lie beyond, a date cannot."""
+DAMAGED = "the record is damaged: "
+"""How the reason of a record that cannot be read begins."""
+_LONGEST_REASON = 2000
 
 
 class Code:
@@ -64,6 +67,11 @@ class DeadLetter(WireModel):
     stage: Literal["target", "gate"] = "target"
     partial: bool = False
 
+    @property
+    def cursor(self) -> str:
+        """Return where the page after this one begins; a message may be dead at several targets."""
+        return f"{self.message_id}/{self.endpoint_hash}"
+
     @field_validator("failed_at")
     @classmethod
     def _failed_at_is_instant(cls, value: str) -> str:
@@ -74,10 +82,13 @@ class DeadLetter(WireModel):
 class DeadLetterFilter(WireModel):
     """Which dead letters are meant; every part given must hold."""
 
+    where: str | None = None
+    """In the language of filters: ``reason~timeout !to=relay.agent.* age>1h "not found"``."""
     ids: tuple[str, ...] | None = None
+    """Messages, or one target's copy of a message as ``ID/HASH``."""
     code: str | None = None
     reason: str | None = None
-    """Part of the reason's text."""
+    """Part of the code or of the reason's text, in any case."""
     endpoint: str | None = None
     """The mailbox's subject (or a pattern over it) or its hash."""
     sender: str | None = None
@@ -85,35 +96,49 @@ class DeadLetterFilter(WireModel):
     failed_before: int | None = None
     failed_after: int | None = None
     text: str | None = None
-    """Part of the payload's JSON text."""
+    """Part of the payload's JSON text, in any case."""
     exclude: bool = False
     """Turn the filter round: everything that does not match."""
 
+    @field_validator("where")
+    @classmethod
+    def _where_is_a_filter(cls, value: str | None) -> str | None:
+        parse_filter(value or "")
+        return value
+
     @property
-    def is_indexed(self) -> bool:
-        """Whether the index can answer: by code, and by one endpoint, and by nothing else."""
-        others = self.model_dump(exclude={"code", "endpoint", "exclude"}, exclude_none=True)
-        return not others and not self.exclude and not (self.endpoint is not None and is_pattern(self.endpoint))
-
-    def accepts(self, letter: DeadLetter, endpoint_subject: str, failed_ms: int) -> bool:
-        """Tell whether a dead letter is meant."""
-        return self._matches(letter, endpoint_subject, failed_ms) != self.exclude
-
-    def _matches(self, letter: DeadLetter, endpoint_subject: str, failed_ms: int) -> bool:
-        envelope = letter.envelope
-        checks = (
-            self.ids is None or letter.message_id in self.ids,
-            self.code is None or letter.code == self.code,
-            self.reason is None or self.reason in letter.reason,
-            self.endpoint is None
-            or self.endpoint == letter.endpoint_hash
-            or _subject_fits(endpoint_subject, self.endpoint),
-            self.sender is None or (envelope is not None and _subject_fits(envelope.sender, self.sender)),
-            self.failed_before is None or failed_ms < self.failed_before,
-            self.failed_after is None or failed_ms > self.failed_after,
-            self.text is None or (envelope is not None and self.text in orjson.dumps(envelope.payload).decode()),
+    def terms(self) -> tuple[Term, ...]:
+        """Return every part but the ids as a term."""
+        parts = (
+            ("code", "=", self.code),
+            ("reason", "~", self.reason),
+            ("to", "=", self.endpoint),
+            ("from", "=", self.sender),
+            (FAILED, "<", self.failed_before),
+            (FAILED, ">", self.failed_after),
+            (BODY, "~", self.text),
         )
-        return all(checks)
+        return parse_filter(self.where or "") + tuple(Term(*part) for part in parts if part[2] is not None)
+
+
+class DeadLetterSummary(WireModel):
+    """A dead letter in a list: everything but its payload."""
+
+    message_id: str
+    endpoint_hash: str
+    endpoint_subject: str
+    subject: str
+    sender: str
+    code: str
+    reason: str
+    failed_at: float
+    replays: int
+    size: int
+
+    @property
+    def cursor(self) -> str:
+        """Return where the page after this one begins; a message may be dead at several targets."""
+        return f"{self.message_id}/{self.endpoint_hash}"
 
 
 class DeadLetterGroup(WireModel):
@@ -126,6 +151,11 @@ class DeadLetterGroup(WireModel):
     oldest_at: float
     newest_at: float
     sample_reason: str
+
+
+def clean_reason(reason: str) -> str:
+    """Return a reason as records and the index have it: of a bounded length, and Unicode, which errors may not be."""
+    return reason[:_LONGEST_REASON].encode(errors="replace").decode().replace("\0", "\ufffd")
 
 
 def encode_dead_letter(
@@ -142,7 +172,7 @@ def encode_dead_letter(
     """Return the record in ``failed/`` for a stored envelope (or for a file that was none)."""
     record: dict[str, Any] = {
         "envelope": orjson.Fragment(envelope) if envelope is not None else None,
-        "reason": reason[:2000].encode(errors="replace").decode(),  # a handler's error may be no Unicode
+        "reason": clean_reason(reason),
         "code": code,
         "failedAt": iso(failed_ms),
         "endpointHash": endpoint_hash,
@@ -178,7 +208,7 @@ def damaged_letter(message_id: str, endpoint_hash: str, problem: Exception) -> D
     """Return what is left to say of a record that cannot be read; its name tells when the message was made."""
     return DeadLetter(
         message_id=message_id,
-        reason=f"the record is damaged: {problem}"[:2000],
+        reason=clean_reason(f"{DAMAGED}{problem}"),
         code=Code.MALFORMED,
         failed_at=iso(min(ulid_ms(message_id), _LAST_MS)),
         endpoint_hash=endpoint_hash,
@@ -227,7 +257,3 @@ def export_lines(letters: Iterable[DeadLetter]) -> Iterable[bytes]:
     """Yield dead letters as JSON lines."""
     for letter in letters:
         yield orjson.dumps(letter.to_wire(), option=orjson.OPT_APPEND_NEWLINE)
-
-
-def _subject_fits(subject: str, wanted: str) -> bool:
-    return matches_pattern(subject, wanted) if is_pattern(wanted) else subject == wanted

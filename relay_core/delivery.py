@@ -164,3 +164,24 @@ class Span(WireModel):
     replays: int = 0
     replay_of: str | None = None
     outcomes: tuple[dict[str, Any], ...] = ()
+
+
+class TraceSummary(WireModel):
+    """A message in a list, and what became of it at all its targets."""
+
+    message_id: str
+    subject: str
+    sender: str
+    sent_at: float
+    """Wall time in milliseconds."""
+    trace_id: str
+    parent_id: str | None = None
+    status: str
+    """The worst of its spans."""
+    code: str | None = None
+    """Of the first span that has one."""
+    targets: int
+    total_us: int | None = None
+    """From publish to the last target's end; None while one is under way."""
+    size: int
+    replays: int = 0

@@ -23,6 +23,7 @@ ULID_PATTERN = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
 
 _PAIRS = [a + b for a in ENCODE for b in ENCODE]
 _COUNT_LIMIT = 1 << 20
+_LAST_MS = (1 << 48) - 1
 _FARTHEST_AHEAD_MS = 2 * 86_400_000
 
 
@@ -34,6 +35,11 @@ def is_ulid(text: str) -> bool:
 def ulid_ms(ulid: str) -> int:
     """Return the millisecond a ULID was made in."""
     return ULID.from_str(ulid).milliseconds
+
+
+def first_ulid(ms: int) -> str:
+    """Return a text that sorts before every ULID made in a millisecond or later, and behind all made before."""
+    return _encode(min(max(ms, 0), _LAST_MS), 5)
 
 
 class UlidFactory:

@@ -37,6 +37,8 @@ class LiveThroughput(WireModel):
     queue_us: Percentiles
     handle_us: Percentiles
     total_us: Percentiles
+    recent_us: Percentiles
+    """From publish to a handler's end, over the last minute alone."""
 
 
 class LiveMailbox(WireModel):

@@ -10,33 +10,13 @@ from typing import Any
 
 import orjson
 
-from relay_core.deadletters import DeadLetterGroup
+from relay_core.deadletters import DeadLetterGroup, DeadLetterSummary
 from relay_core.delivery import DELIVERY_COLUMNS, Span
-from relay_core.model import WireModel
 from relay_core.schema import transaction
+from relay_core.selection import Selection
 
 _COLUMNS = ", ".join(DELIVERY_COLUMNS)
 _DEAD = "status IN ('failed', 'no_subscriber')"
-
-
-class DeadLetterSummary(WireModel):
-    """A dead letter in a list: everything but its payload."""
-
-    message_id: str
-    endpoint_hash: str
-    endpoint_subject: str
-    subject: str
-    sender: str
-    code: str
-    reason: str
-    failed_at: float
-    replays: int
-    size: int
-
-    @property
-    def cursor(self) -> str:
-        """Return where the page after this one begins; a message may be dead at several targets."""
-        return f"{self.message_id}/{self.endpoint_hash}"
 
 
 def spans(db: sqlite3.Connection, message_id: str) -> list[Span]:
@@ -81,28 +61,48 @@ def dead_letter_groups(db: sqlite3.Connection) -> list[DeadLetterGroup]:
 
 
 def dead_letter_page(
-    db: sqlite3.Connection, *, code: str | None, target: str | None, after: str | None, limit: int
-) -> tuple[list[DeadLetterSummary], int]:
-    """Return the dead letters after a cursor (or a message id), newest first, and how many there are in all."""
-    where = _DEAD
-    values: list[Any] = []
-    for column, value in (("code", code), ("target", target)):
-        if value is not None:
-            where += f" AND {column} = ?"
-            values.append(value)
-    (total,) = db.execute(f"SELECT count(*) FROM deliveries WHERE {where}", values).fetchone()
+    db: sqlite3.Connection, meant: Selection, *, after: str | None, limit: int
+) -> list[DeadLetterSummary]:
+    """Return the dead letters after a cursor (or a message id) that the index takes to be meant, newest first."""
+    where, values = meant.where(db)
     if after is not None:
-        message_id, _, target_after = after.partition("/")
+        message_id, _, target = after.partition("/")
         where += " AND (message_id, target) < (?, ?)"
-        values += (message_id, target_after)
+        values += (message_id, target)
     rows = db.execute(
-        f"""SELECT message_id, target, target_subject, subject, sender, code, reason, handled_ms,
-                   replays, size
-            FROM deliveries INDEXED BY dead_letters WHERE {where} ORDER BY message_id DESC, target DESC LIMIT ?""",
+        f"""SELECT message_id, target, target_subject, subject, sender, ifnull(code, ''), ifnull(reason, ''),
+                   ifnull(handled_ms, sent_ms), replays, size
+            FROM deliveries INDEXED BY dead_letters WHERE {_DEAD} AND {where}
+            ORDER BY message_id DESC, target DESC LIMIT ?""",
         [*values, limit],
     )
     names = list(DeadLetterSummary.model_fields)
-    return [DeadLetterSummary(**dict(zip(names, row, strict=True))) for row in rows], total
+    return [DeadLetterSummary(**dict(zip(names, row, strict=True))) for row in rows]
+
+
+def count_dead_letters(db: sqlite3.Connection, meant: Selection) -> int:
+    """Return how many dead letters the index takes to be meant."""
+    where, values = meant.where(db)
+    (total,) = db.execute(
+        f"SELECT count(*) FROM deliveries INDEXED BY dead_letters WHERE {_DEAD} AND {where}", values
+    ).fetchone()
+    return int(total)
+
+
+def dead_letter_keys(db: sqlite3.Connection, meant: Selection, *, include_partial: bool) -> list[tuple[str, str]]:
+    """Return (message, target) of the dead letters that the index takes to be meant, oldest first."""
+    where, values = meant.where(db)
+    keys: list[tuple[str, str]] = db.execute(
+        f"SELECT message_id, target FROM deliveries INDEXED BY dead_letters WHERE {_DEAD} AND {where}", values
+    ).fetchall()
+    if include_partial:
+        keys += db.execute(
+            f"""SELECT message_id, target FROM deliveries INDEXED BY on_disk
+                WHERE status IN ('new', 'cur', 'failed', 'aside', 'no_subscriber') AND status = 'aside'
+                AND {where}""",
+            values,
+        )
+    return sorted(keys)
 
 
 def expired(db: sqlite3.Connection, now_ms: int, limit: int, skip: int = 0) -> list[tuple[str, str]]:

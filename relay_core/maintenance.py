@@ -42,7 +42,9 @@ class Maintenance:
     async def purge_dead_letters(self) -> int:
         """Remove dead letters that are older than they are kept; return how many."""
         before = self._bus.clock.now_ms() - self._bus.config.retention.dead_letter_ms
-        return await self._bus.dead_letters.purge(older_than_ms=before)
+        store = self._bus.dead_letters
+        meant = store.select(None, older_than_ms=before)
+        return await store.purge(await store.keys(meant, include_partial=True), meant)
 
     async def forget_traces(self) -> int:
         """Forget how old messages went; return how many deliveries."""

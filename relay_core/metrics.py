@@ -5,13 +5,16 @@
    are keyed by codes and statuses, never by subjects or senders.
 3. A histogram's buckets are exact below 32 µs; above, 16 to each power of two. A bucket is then at
    most 1/16 of its value wide and its middle at most 3.2 % away from anything in it.
-4. Rates count whole seconds, so that they do not dip at the start of each. Time is the clock's
+4. The latencies of the last minute are those counted since a mark: every 5 seconds in which a delivery ends, what the
+   histogram held just before is kept for a minute, and the oldest mark that is left is taken off what it holds now.
+   That is the last 55 to 60 seconds, costs a delivery one look at the clock, and `longest` is a bucket's middle.
+5. Rates count whole seconds, so that they do not dip at the start of each. Time is the clock's
    monotonic time: a wall clock that jumps makes no gap.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from math import ceil
 from typing import Annotated
 
@@ -22,6 +25,8 @@ from relay_core.model import WireModel
 
 BUDGET_CODES = ("max_hops", "cycle", "expired", "call_budget")
 RING_SECS = 300
+RECENT_SECS = 60
+MARK_SECS = 5
 
 # 12 days; anything longer is counted as that.
 _LONGEST_US = (1 << 40) - 1
@@ -51,6 +56,19 @@ class Histogram:
             self._counts[(shift << 4) + (us >> shift)] += 1
         self.count += 1
 
+    def mark(self) -> list[int]:
+        """Return what has been counted so far."""
+        return self._counts[:]
+
+    def since(self, mark: list[int]) -> Histogram:
+        """Return what has been counted since a mark; its longest is known as its bucket is."""
+        found = Histogram()
+        found._counts = [now - then for now, then in zip(self._counts, mark, strict=True)]
+        found.count = sum(found._counts)
+        last = next((bucket for bucket in range(_BUCKETS - 1, -1, -1) if found._counts[bucket]), 0)
+        found.longest = min(int(_middle(last)), self.longest)
+        return found
+
     def percentile(self, percent: float) -> float | None:
         """Return the duration that `percent` of all are at or below (nearest rank), or None if there are none."""
         if not self.count:
@@ -72,7 +90,7 @@ def _middle(bucket: int) -> float:
 
 
 class Percentiles(WireModel):
-    """The latency of one step in µs, over all deliveries since the start."""
+    """The latency of one step in µs, over all deliveries since the start or a later mark."""
 
     count: int
     p50: float | None = None
@@ -126,6 +144,8 @@ class Metrics:
         self.queue_us = Histogram()
         self.handle_us = Histogram()
         self.total_us = Histogram()
+        self._marks: deque[tuple[float, list[int]]] = deque()
+        self._next_mark = self._started
         self._second = int(self._started)
         self._slot = 0
         # One slot more than is shown: the second under way.
@@ -143,7 +163,24 @@ class Metrics:
         """Count the latencies of one handled delivery."""
         self.queue_us.record(queue_us)
         self.handle_us.record(handle_us)
+        now = self._clock.monotonic()
+        if now >= self._next_mark:
+            self._mark(now)
         self.total_us.record(total_us)
+
+    def recent_us(self) -> Percentiles:
+        """Return the latencies from publish to a handler's end over the last 55 to 60 seconds."""
+        self._forget_marks(self._clock.monotonic())
+        return _percentiles(self.total_us.since(self._marks[0][1]) if self._marks else Histogram())
+
+    def _mark(self, now: float) -> None:
+        self._next_mark = now + MARK_SECS
+        self._marks.append((now, self.total_us.mark()))
+        self._forget_marks(now)
+
+    def _forget_marks(self, now: float) -> None:
+        while self._marks and self._marks[0][0] <= now - RECENT_SECS:
+            self._marks.popleft()
 
     def per_second(self, seconds: int = RING_SECS) -> list[int]:
         """Return the publishes in each of the last whole seconds (at most 300), oldest first."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from relay_core.clock import Clock
 from relay_core.commit import Change, Commits, Op
-from relay_core.deadletters import Code, dead_delivery, decode_dead_letter, encode_dead_letter
+from relay_core.deadletters import Code, clean_reason, dead_delivery, decode_dead_letter, encode_dead_letter
 from relay_core.delivery import Status
 from relay_core.ids import is_ulid
 from relay_core.mailbox import BadFile, Item, Mailbox
@@ -51,21 +51,20 @@ class Parking:
         `dedupe` and `result` are for a publish that ends here: what a retry of it is told.
         """
         delivery = item.delivery
-        now = self._clock.now_ms()
+        if delivery.handled_ms is None:
+            delivery.handled_ms = self._clock.now_ms()
         record = encode_dead_letter(
             item.data,
             reason=reason,
             code=code,
-            failed_ms=now,
+            failed_ms=int(delivery.handled_ms),
             endpoint_hash=mailbox.hash,
             replays=item.envelope.replays,
             stage=stage,
             partial=partial,
         )
         delivery.status = status or (Status.ASIDE if partial else Status.FAILED)
-        delivery.code, delivery.reason = code, reason
-        if delivery.handled_ms is None:
-            delivery.handled_ms = now
+        delivery.code, delivery.reason = code, clean_reason(reason)
         error = await self._commit(mailbox, item.envelope.id, record, dedupe, result)
         if error is None:
             self._recorder.parked(delivery, dead=not partial)

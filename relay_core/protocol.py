@@ -24,8 +24,8 @@ from pydantic import ConfigDict, Field, ValidationError
 from relay_core.access import AccessRule
 from relay_core.bindings import Binding
 from relay_core.config import explain_unknown
-from relay_core.deadletters import DeadLetter, DeadLetterFilter, DeadLetterGroup
-from relay_core.delivery import Span
+from relay_core.deadletters import DeadLetter, DeadLetterFilter, DeadLetterGroup, DeadLetterSummary
+from relay_core.delivery import Span, TraceSummary
 from relay_core.endpoints import Endpoint
 from relay_core.envelope import BudgetOverrides, Envelope
 from relay_core.errors import ProtocolError
@@ -36,7 +36,7 @@ from relay_core.metrics import MetricsSnapshot
 from relay_core.model import WireModel
 from relay_core.operations import ConfiguredAdapter, JobRun, JobState, TokenInfo
 from relay_core.ratelimit import SenderUsage
-from relay_core.replay_plan import ReplayOutcome, ReplayPlan
+from relay_core.replay_plan import PlanHead, PlanItem, ReplayOutcome
 from relay_core.results import PublishResult
 from relay_core.signals import Signal
 from relay_core.state import MailboxState, TargetBreaker
@@ -346,6 +346,16 @@ class DeadLetters(Result):
     """Where the next page begins, if there is one."""
 
 
+class DeadLetterSummaries(Result):
+    """A page of dead letters without their messages, newest first."""
+
+    rows: list[DeadLetterSummary]
+    total: int | None = None
+    """Of all pages; None if the filter asks for a body, which is looked for piece by piece."""
+    cursor: str | None = None
+    """Where to go on. A search for a body may end with few rows or none, and yet have more to look through."""
+
+
 class DeadLetterGroups(Result):
     """Dead letters by code and target, largest group first."""
 
@@ -365,9 +375,28 @@ class PlanParams(Params):
     """What to replay: by id, or by filter, or everything."""
 
     ids: list[str] | None = None
+    """Messages, or one target's copy of a message as `ID/HASH`."""
     filter: DeadLetterFilter | None = None
     fresh_budget: bool = False
     """Whether hops, chain and calls begin anew."""
+
+
+class PlanItemsParams(Params):
+    """Which part of a plan to list."""
+
+    plan_id: str
+    """As `deadletters.plan` has named it."""
+    limit: Limit = 100
+    cursor: str | None = None
+    """Where the page before this one ended."""
+
+
+class PlanItems(Result):
+    """A page of a plan, oldest message first."""
+
+    items: list[PlanItem]
+    cursor: str | None = None
+    """Where the next page begins, if there is one."""
 
 
 class RunParams(Params):
@@ -414,9 +443,12 @@ class PurgeParams(Params):
     """Which dead letters to remove; every condition given must hold, and without any it is all of them."""
 
     ids: list[str] | None = None
+    """Messages, or one target's copy of a message as `ID/HASH`."""
     older_than: int | None = None
     """Wall time in milliseconds before which they failed."""
     filter: DeadLetterFilter | None = None
+    plan_id: str | None = None
+    """Those of this plan and no others, as it has frozen them."""
 
 
 class Purged(Result):
@@ -429,6 +461,8 @@ class ExportParams(Params):
     """Which dead letters to export."""
 
     filter: DeadLetterFilter | None = None
+    plan_id: str | None = None
+    """Those of this plan and no others, as it has frozen them."""
     limit: Limit = 100
     cursor: str | None = None
     """Where the part before this one ended."""
@@ -562,6 +596,36 @@ class Spans(Result):
     """What became of messages, one span per target."""
 
     spans: list[Span]
+
+
+class TracesParams(Params):
+    """Which messages to list; every part given must hold."""
+
+    id: str | None = None
+    """How the message's id begins."""
+    subject: str | None = None
+    """Part of the subject in any case, or a pattern."""
+    sender: str | None = None
+    """Part of the sender in any case, or a pattern."""
+    status: str | None = None
+    """The worst of its spans, such as `failed`, `refused` or `done`."""
+    since: int | None = None
+    """Wall time in milliseconds: made then or later."""
+    until: int | None = None
+    """Wall time in milliseconds: made before."""
+    limit: Limit = 100
+    cursor: str | None = None
+    """Where the page before this one ended."""
+
+
+class Traces(Result):
+    """A page of messages, newest first."""
+
+    rows: list[TraceSummary]
+    complete: bool
+    """False if the search has stopped for now with fewer rows than there may be: go on from the cursor."""
+    cursor: str | None = None
+    """Where to go on, if there is anything left to look through."""
 
 
 class Watching(Result):
@@ -702,9 +766,13 @@ METHODS: dict[str, Method] = {
         Method("endpoints.list", Nothing, Endpoints, "List the endpoints.", AGENTS),
         Method("mailboxes.list", Nothing, Mailboxes, "Tell how every mailbox is doing."),
         Method("deadletters.list", DeadLettersParams, DeadLetters, "List dead letters, newest first."),
+        Method(
+            "deadletters.summaries", DeadLettersParams, DeadLetterSummaries, "List dead letters without their messages."
+        ),
         Method("deadletters.groups", Nothing, DeadLetterGroups, "Count dead letters by code and target."),
         Method("deadletters.get", DeadLetterParams, DeadLetter, "Return one dead letter."),
-        Method("deadletters.plan", PlanParams, ReplayPlan, "Freeze a selection and judge each message of it."),
+        Method("deadletters.plan", PlanParams, PlanHead, "Freeze a selection and judge each message of it."),
+        Method("deadletters.items", PlanItemsParams, PlanItems, "List a plan's messages and the verdict on each."),
         Method("deadletters.run", RunParams, Replay, "Begin to carry out a plan."),
         Method("deadletters.wait", PlanIdParams, Replay, "Answer when a run has ended."),
         Method("deadletters.runs", Nothing, Replays, "List the newest runs."),
@@ -729,6 +797,7 @@ METHODS: dict[str, Method] = {
         Method("tokens.list", Nothing, Tokens, "List the tokens."),
         Method("tokens.add", AddTokenParams, NewToken, "Make a token."),
         Method("tokens.remove", IdParams, Done, "Make a token worthless, also on open connections."),
+        Method("traces.search", TracesParams, Traces, "List messages and what became of them, newest first."),
         Method("traces.get", IdParams, Spans, "Tell what became of a message."),
         Method("traces.conversation", IdParams, Spans, "Tell what became of every message that followed from one."),
         Method("metrics", Nothing, MetricsSnapshot, "Return what has been counted since the start."),

@@ -53,10 +53,13 @@ class Reindexer:
         """Fill an empty index from the Maildir, and with the history that `old` still has."""
         if old is not None:
             _copy_history(old, db)
-        self.reconcile(db)
+        self.reconcile(db, trust=False)
 
-    def reconcile(self, db: sqlite3.Connection) -> dict[str, int]:
-        """Repair the index in place; return how many rows were added and ended."""
+    def reconcile(self, db: sqlite3.Connection, *, trust: bool = True) -> dict[str, int]:
+        """Repair the index in place; return how many rows were added and ended.
+
+        Rows that are not to be trusted, since they come from an index that may be damaged, are held to their files.
+        """
         added = ended = 0
         for box in self._boxes():
             with transaction(db):
@@ -65,7 +68,7 @@ class Reindexer:
                     rows[ON_DISK[status]][message_id] = status
                 for state, known in rows.items():
                     on_disk = set(box.maildir.ids(state))
-                    added += self._insert(db, box, state, sorted(on_disk - known.keys()))
+                    added += self._insert(db, box, state, sorted(on_disk - known.keys() if trust else on_disk))
                     ended += _end(db, box.hash, box.maildir, state, known.keys() - on_disk)
         for (target,) in db.execute(_TARGETS).fetchall():
             if not (self._mailboxes / target).exists():

@@ -43,6 +43,8 @@ from relay_core.results import PublishResult, Reason
 from relay_core.subjects import is_pattern
 
 _KEPT = 100
+_KEPT_ITEMS = 300_000
+"""Of all plans together, but for the newest."""
 _PASSED_BEFORE = (Validate, Stamp, RateLimit)
 """Stages that a message has behind it when it is replayed."""
 
@@ -72,6 +74,20 @@ class Replays:
         plan = await self._judge.plan(ids, filter, fresh_budget=fresh_budget)
         self._plans[plan.id] = plan
         _trim(self._plans)
+        while len(self._plans) > 1 and sum(len(one.items) for one in self._plans.values()) > _KEPT_ITEMS:
+            del self._plans[next(iter(self._plans))]
+        return plan
+
+    def frozen(self, plan_id: str) -> ReplayPlan:
+        """Return a plan, whether it was run or not.
+
+        Raises:
+            NotFound: if there is none.
+        """
+        run = self._runs.get(plan_id)
+        plan = run.plan if run is not None else self._plans.get(plan_id)
+        if plan is None:
+            raise NotFound(f"no replay plan {plan_id}: make one with plan_replay", what=plan_id)
         return plan
 
     def start(self, plan_id: str, *, rate: float | None = None, canary: bool = False) -> ReplayRun:

@@ -5,9 +5,7 @@ Asking changes nothing. A run asks again just before it acts, because a plan may
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,10 +17,8 @@ from relay_core.deadletters import DeadLetter, DeadLetterFilter
 from relay_core.delivery import Span, Status, TargetKind
 from relay_core.envelope import Budget, Envelope
 from relay_core.errors import NotFound
-from relay_core.ids import is_ulid
 from relay_core.lookups import spans
 from relay_core.mailbox import Mailbox
-from relay_core.maildir import FAILED
 from relay_core.publication import Target
 from relay_core.replay_plan import PlanItem, ReplayPlan, Verdict
 from relay_core.subjects import is_of_bus, is_pattern, subject_hash
@@ -47,8 +43,9 @@ class Judge:
         """
         bus = self._bus
         if ids is None:
-            letters = await bus.dead_letters.all(filter=filter)
-            items = [self.judge(letter, fresh_budget=fresh_budget) for letter in letters]
+            meant = bus.dead_letters.select(filter)
+            batches = bus.dead_letters.read(await bus.dead_letters.keys(meant), meant)
+            items = [self.judge(letter, fresh_budget=fresh_budget) async for batch in batches for letter in batch]
         else:
             items = await self._plan_ids(list(dict.fromkeys(ids)), filter, fresh_budget)
         created_at = iso(bus.clock.now_ms())
@@ -121,29 +118,33 @@ class Judge:
         return None
 
     async def _plan_ids(self, ids: list[str], filter: DeadLetterFilter | None, fresh_budget: bool) -> list[PlanItem]:
-        found = await asyncio.to_thread(self._find_all, ids)
-        items: list[PlanItem] = []
-        for message_id in ids:
-            for mailbox, letter in found.get(message_id, []):
-                if filter is None or filter.accepts(letter, mailbox.subject, parse_iso(letter.failed_at)):
-                    items.append(self.judge(letter, fresh_budget=fresh_budget))
-            if message_id not in found:
-                item = gone(await self._bus.index.run(partial(spans, message_id=message_id)))
-                if item is None:
-                    raise NotFound(f"no dead letter {message_id}", what=message_id)
-                items.append(item)
-        return items
+        store = self._bus.dead_letters
+        meant = store.select(filter)
+        found: dict[str, list[PlanItem]] = {}
+        keys = await store.keys(store.select(None, ids=ids), include_partial=True)
+        async for batch in store.read(keys, include_partial=True):
+            for letter in batch:
+                item = self.judge(letter, fresh_budget=fresh_budget)
+                accepted = meant.accepts(letter, item.endpoint_subject, parse_iso(letter.failed_at))
+                for name in (letter.message_id, letter.cursor):
+                    found.setdefault(name, []).extend([item] if accepted else [])
+        items: dict[tuple[str, str], PlanItem] = {}
+        for one in ids:
+            if one not in found:
+                item = await self._gone(one)
+                items[item.message_id, item.endpoint_hash] = item
+            for item in found.get(one, ()):
+                items[item.message_id, item.endpoint_hash] = item
+        return list(items.values())
 
-    def _find_all(self, ids: list[str]) -> dict[str, list[tuple[Mailbox, DeadLetter]]]:
-        """Return every copy of these dead letters, without reading any other. Blocks."""
-        found: dict[str, list[tuple[Mailbox, DeadLetter]]] = {}
-        for mailbox in self._bus.mailboxes:
-            for message_id in ids if mailbox.dead else ():
-                if is_ulid(message_id) and FAILED in mailbox.maildir.whereabouts(message_id):
-                    with suppress(NotFound):  # replayed or purged this very moment
-                        letter = self._bus.dead_letters.find(message_id, mailbox.hash)
-                        found.setdefault(message_id, []).append(letter)
-        return found
+    async def _gone(self, one: str) -> PlanItem:
+        """Return the verdict on a dead letter (``ID`` or ``ID/HASH``) that is not there any more."""
+        message_id, _, target = one.partition("/")
+        known = await self._bus.index.run(partial(spans, message_id=message_id))
+        item = gone([span for span in known if target in ("", span.target)])
+        if item is None:
+            raise NotFound(f"no dead letter {one}", what=one)
+        return item
 
     def _denial(self, envelope: Envelope) -> str | None:
         """Return why its sender may not send it any more, as the stages of a publish would find."""

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Literal
 
 from relay_core.model import WireModel
@@ -41,6 +42,18 @@ class PlanItem(WireModel):
     detail: str | None = None
 
 
+class PlanHead(WireModel):
+    """A frozen selection of dead letters, without its items."""
+
+    id: str
+    created_at: str
+    fresh_budget: bool
+    total: int
+    """How many items there are."""
+    counts: dict[str, int]
+    """Items by verdict, most first."""
+
+
 class ReplayPlan(WireModel):
     """A frozen selection of dead letters."""
 
@@ -48,6 +61,20 @@ class ReplayPlan(WireModel):
     created_at: str
     fresh_budget: bool
     items: tuple[PlanItem, ...]
+
+    def keys(self) -> list[tuple[str, str]]:
+        """Return the message and the mailbox of every item, sorted."""
+        return sorted((item.message_id, item.endpoint_hash) for item in self.items)
+
+    def head(self) -> PlanHead:
+        """Return what there is to say about the plan as a whole."""
+        return PlanHead(
+            id=self.id,
+            created_at=self.created_at,
+            fresh_budget=self.fresh_budget,
+            total=len(self.items),
+            counts=dict(Counter(item.verdict for item in self.items).most_common()),
+        )
 
 
 RunState = Literal["running", "waiting", "paused", "finished", "cancelled", "stopped"]

@@ -71,6 +71,13 @@ MIGRATIONS: tuple[str, ...] = (
         WHERE status IN ('failed', 'no_subscriber');
     CREATE INDEX replies ON deliveries (trace_id) WHERE trace_id != message_id;
     """,
+    # Everything that a dead letter's summary has, so that a filter over any of it reads this index alone.
+    """
+    DROP INDEX dead_letters;
+    CREATE INDEX dead_letters ON deliveries (
+        message_id, target, status, code, handled_ms, sent_ms, replays, size, sender, subject, target_subject, reason
+    ) WHERE status IN ('failed', 'no_subscriber');
+    """,
 )
 
 

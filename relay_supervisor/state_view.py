@@ -68,6 +68,7 @@ class StateView:
             queue_us=found.queue_us,
             handle_us=found.handle_us,
             total_us=found.total_us,
+            recent_us=metrics.recent_us(),
         )
 
     def events(self, newest: int) -> list[dict[str, Any]]:

@@ -28,6 +28,7 @@ COMMANDS: dict[str, list[Listed]] = {
         Listed("breakers", "breakers:app", "Circuit breakers: list, reset, force."),
         Listed("senders", "breakers:senders_app", "What each sender has used of its rate limit."),
         Listed("trace", "trace:app", "What became of a message, hop by hop."),
+        Listed("traces", "trace:list_app", "Messages by id, subject, sender or status, newest first."),
         Listed("report", "jobs:report_app", "Nightly reports: list, show, run."),
     ],
     "Send and receive": [

@@ -41,8 +41,18 @@ def complete_subject(ctx: typer.Context, incomplete: str) -> list[str]:
 
 Subject = Annotated[str, typer.Argument(help="The subject.", metavar="SUBJECT", autocompletion=complete_subject)]
 MessageId = Annotated[str, typer.Argument(help="The message's id.", metavar="ID")]
-Ids = Annotated[list[str] | None, typer.Argument(help="Messages, by id.", metavar="ID", show_default=False)]
+Ids = Annotated[
+    list[str] | None,
+    typer.Argument(help="Messages, by id, or one target's copy as ID/HASH.", metavar="ID", show_default=False),
+]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="At most so many.")]
+Where = Annotated[
+    str | None,
+    typer.Option(
+        help="Those that a filter means: 'reason~timeout !to=relay.agent.* from~bot age>1h replays>0 \"in the body\"'.",
+        metavar="FILTER",
+    ),
+]
 Code = Annotated[str | None, typer.Option(help="Those with this code, such as handler_failed.")]
 Endpoint = Annotated[
     str | None, typer.Option(help="Those of this subject, pattern or hash.", autocompletion=complete_subject)
@@ -57,6 +67,7 @@ Fresh = Annotated[bool, typer.Option("--fresh-budget", help="Hops, chain and cal
 
 def dead_letter_filter(
     *,
+    where: str | None = None,
     ids: list[str] | None = None,
     code: str | None = None,
     endpoint: str | None = None,
@@ -66,10 +77,21 @@ def dead_letter_filter(
     since: str | None = None,
     before: str | None = None,
 ) -> DeadLetterFilter | None:
-    """Return the filter that the options make, or None if none was given."""
-    from relay_core.deadletters import DeadLetterFilter
+    """Return the filter that the options make, or None if none was given.
 
+    Raises:
+        UsageError: if one of them cannot be read.
+    """
+    from relay_core.deadletters import DeadLetterFilter
+    from relay_core.filter_language import FilterError, parse_filter
+
+    if where is not None:
+        try:
+            where = where if parse_filter(where) else None
+        except FilterError as error:
+            raise UsageError(f"--where: {error}") from None
     made = DeadLetterFilter(
+        where=where,
         ids=tuple(ids) if ids else None,
         code=code,
         endpoint=endpoint,

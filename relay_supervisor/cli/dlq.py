@@ -19,6 +19,7 @@ from relay_supervisor.cli.arguments import (
     Sender,
     Since,
     Text,
+    Where,
     dead_letter_filter,
     duration,
 )
@@ -34,9 +35,14 @@ if TYPE_CHECKING:
 app = new_group("Dead letters: what could not be delivered, and what to do about it.")
 
 
-@command(app, "list", examples=["relay dlq", "relay dlq list --code handler_failed --since 2h", "relay dlq --json"])
+@command(
+    app,
+    "list",
+    examples=["relay dlq", "relay dlq list --where 'reason~timeout !to=relay.agent.* age>1h'", "relay dlq --json"],
+)
 async def list_dead_letters(
     session: Session,
+    where: Where = None,
     code: Code = None,
     endpoint: Endpoint = None,
     sender: Sender = None,
@@ -50,7 +56,7 @@ async def list_dead_letters(
     from relay_core.clock import SystemClock, parse_iso
 
     chosen = dead_letter_filter(
-        code=code, endpoint=endpoint, sender=sender, reason=reason, text=text, since=since, before=before
+        where=where, code=code, endpoint=endpoint, sender=sender, reason=reason, text=text, since=since, before=before
     )
     page = await session.client.dead_letter_page(filter=chosen, limit=limit)
     now = SystemClock().now_ms()
@@ -119,6 +125,7 @@ async def purge(
     ids: Ids = None,
     every: Annotated[bool, typer.Option("--all", help="Every dead letter.")] = False,
     older_than: Annotated[str | None, typer.Option(help="Those that failed so long ago: 30d.")] = None,
+    where: Where = None,
     code: Code = None,
     endpoint: Endpoint = None,
     sender: Sender = None,
@@ -138,10 +145,18 @@ async def purge(
         duration(older_than, "--older-than")
         before = older_than
     chosen = dead_letter_filter(
-        ids=ids, code=code, endpoint=endpoint, sender=sender, reason=reason, text=text, since=since, before=before
+        where=where,
+        ids=ids,
+        code=code,
+        endpoint=endpoint,
+        sender=sender,
+        reason=reason,
+        text=text,
+        since=since,
+        before=before,
     )
     if chosen is None and not every:
-        raise UsageError("say which ones: by ID, by --code, --endpoint, --older-than ..., or --all")
+        raise UsageError("say which ones: by ID, by --where, --code, --endpoint, --older-than ..., or --all")
     # What fails while somebody thinks about the question is not part of it.
     chosen = chosen or DeadLetterFilter()
     if chosen.failed_before is None:
@@ -158,6 +173,7 @@ async def purge(
 @command(app, "export", examples=["relay dlq export > letters.jsonl", "relay dlq export --code cycle | jq .reason"])
 async def export(
     session: Session,
+    where: Where = None,
     code: Code = None,
     endpoint: Endpoint = None,
     sender: Sender = None,
@@ -168,7 +184,7 @@ async def export(
 ) -> None:
     """Print dead letters as JSON lines, oldest first."""
     chosen = dead_letter_filter(
-        code=code, endpoint=endpoint, sender=sender, reason=reason, text=text, since=since, before=before
+        where=where, code=code, endpoint=endpoint, sender=sender, reason=reason, text=text, since=since, before=before
     )
     count = 0
     async for line in session.client.export_dead_letters(filter=chosen):

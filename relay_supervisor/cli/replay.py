@@ -24,6 +24,7 @@ from relay_supervisor.cli.arguments import (
     Sender,
     Since,
     Text,
+    Where,
     dead_letter_filter,
     parse_json,
     read_stdin,
@@ -46,6 +47,7 @@ async def make_plan(
     session: Session,
     ids: Ids = None,
     every: Every = False,
+    where: Where = None,
     code: Code = None,
     endpoint: Endpoint = None,
     sender: Sender = None,
@@ -56,7 +58,7 @@ async def make_plan(
     fresh_budget: Fresh = False,
 ) -> None:
     """Say what a replay would do with each message; nothing is changed."""
-    plan = await _plan(session, ids, every, fresh_budget, code, endpoint, sender, reason, text, since, before)
+    plan = await _plan(session, ids, every, fresh_budget, where, code, endpoint, sender, reason, text, since, before)
     session.show(plan.to_wire(), lambda: _plan_lines(plan))
     if plan.items:
         session.note(f"'relay dlq replay --plan {plan.id}' carries it out")
@@ -66,6 +68,7 @@ async def replay(
     session: Session,
     ids: Ids = None,
     every: Every = False,
+    where: Where = None,
     code: Code = None,
     endpoint: Endpoint = None,
     sender: Sender = None,
@@ -83,7 +86,9 @@ async def replay(
     """Plan a replay, show the verdicts, and carry it out."""
     document: dict[str, Any] = {}
     if plan_id is None:
-        plan = await _plan(session, ids, every, fresh_budget, code, endpoint, sender, reason, text, since, before)
+        plan = await _plan(
+            session, ids, every, fresh_budget, where, code, endpoint, sender, reason, text, since, before
+        )
         document["plan"] = plan.to_wire()
         if dry_run or not plan.items:
             session.show(document, lambda: _plan_lines(plan))
@@ -145,7 +150,9 @@ async def edit(
 
 def add_replay_commands(app: typer.Typer) -> None:
     """Register these commands in the group `dlq`."""
-    command(app, "plan", examples=["relay dlq plan --all", "relay dlq plan --code handler_failed"])(make_plan)
+    command(app, "plan", examples=["relay dlq plan --all", "relay dlq plan --where 'code=handler_failed to~agent'"])(
+        make_plan
+    )
     command(
         app,
         "replay",
@@ -167,6 +174,7 @@ async def _plan(
     ids: list[str] | None,
     every: bool,
     fresh_budget: bool,
+    where: str | None,
     code: str | None,
     endpoint: str | None,
     sender: str | None,
@@ -176,10 +184,10 @@ async def _plan(
     before: str | None,
 ) -> ReplayPlan:
     chosen = dead_letter_filter(
-        code=code, endpoint=endpoint, sender=sender, reason=reason, text=text, since=since, before=before
+        where=where, code=code, endpoint=endpoint, sender=sender, reason=reason, text=text, since=since, before=before
     )
     if not ids and chosen is None and not every:
-        raise UsageError("say which ones: by ID, by --code, --endpoint, --since ..., or --all")
+        raise UsageError("say which ones: by ID, by --where, --code, --endpoint, --since ..., or --all")
     return await session.client.plan_replay(ids or None, filter=chosen, fresh_budget=fresh_budget)
 
 

@@ -1,4 +1,4 @@
-"""``relay trace``: what became of a message, at every target."""
+"""``relay trace``: what became of a message, at every target; ``relay traces``: of which messages there is one."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from relay_supervisor.cli.arguments import MessageId
+from relay_supervisor.cli.arguments import Limit, MessageId, instant_ms
 from relay_supervisor.cli.command import Session, command
 from relay_supervisor.cli.entry import Failed
 from relay_supervisor.cli.groups import new_command
-from relay_supervisor.cli.show import Painted, lasting, paint, safe, table
+from relay_supervisor.cli.show import Painted, ago, lasting, paint, safe, table
 
 if TYPE_CHECKING:
-    from relay_core.delivery import Span
+    from relay_core.delivery import Span, TraceSummary
 
 app = new_command()
+list_app = new_command()
 
 _COLOURS = {"done": "green", "failed": "red", "no_subscriber": "red", "refused": "red", "partial": "yellow"}
 
@@ -36,6 +37,67 @@ async def show_trace(
     if not spans:
         raise Failed(f"nothing is known of {id}: it was never published, or its trace is older than traces are kept")
     session.show({"spans": [one.to_wire() for one in spans]}, lambda: _lines(spans))
+
+
+@command(
+    list_app,
+    examples=[
+        "relay traces",
+        "relay traces --status failed --since 1h",
+        "relay traces --subject 'relay.agent.*' --json",
+    ],
+)
+async def list_traces(
+    session: Session,
+    id: Annotated[str | None, typer.Option("--id", help="Those whose id begins like this.")] = None,
+    subject: Annotated[str | None, typer.Option(help="Those with this in their subject, or a pattern.")] = None,
+    sender: Annotated[str | None, typer.Option("--from", help="Those with this in their sender, or a pattern.")] = None,
+    status: Annotated[str | None, typer.Option(help="Those that ended like this: failed, refused, done ...")] = None,
+    since: Annotated[str | None, typer.Option(help="Sent after: 2h (ago), 7d, or 2026-01-31T12:00Z.")] = None,
+    before: Annotated[str | None, typer.Option(help="Sent before: the same.")] = None,
+    limit: Limit = 50,
+) -> None:
+    """List messages and what became of them, newest first."""
+    from relay_core.clock import SystemClock
+    from relay_core.protocol import Traces
+
+    rows: list[TraceSummary] = []
+    cursor = None
+    while True:
+        page = await session.client.search_traces(
+            id=id,
+            subject=subject,
+            sender=sender,
+            status=status,
+            since=instant_ms(since, "--since"),
+            until=instant_ms(before, "--before"),
+            cursor=cursor,
+            limit=limit - len(rows),
+        )
+        rows += page.rows
+        cursor = page.cursor
+        if cursor is None or len(rows) >= limit:
+            break
+    now = SystemClock().now_ms()
+    session.show(
+        Traces(rows=rows, complete=True, cursor=cursor).to_wire(),
+        lambda: table(
+            ["ID", "SENT", "STATUS", "TOOK", "TARGETS", "FROM → TO"],
+            [_found(row, now) for row in rows],
+            empty="no messages like that, or their traces are older than traces are kept",
+        ),
+    )
+
+
+def _found(row: TraceSummary, now: int) -> list[Any]:
+    return [
+        row.message_id,
+        ago(row.sent_at, now),
+        Painted(f"{row.status} ({row.code})" if row.code else row.status, _COLOURS.get(row.status, "yellow")),
+        lasting(row.total_us / 1_000_000) if row.total_us is not None else None,
+        row.targets,
+        f"{row.sender} → {row.subject}",
+    ]
 
 
 def _lines(spans: list[Span]) -> Iterator[str]:

@@ -7,17 +7,21 @@ import asyncio
 import orjson
 
 from relay_core.deadletters import DeadLetter
+from relay_core.errors import ProtocolError
 from relay_core.frames import MAX_FRAME
 from relay_core.protocol import (
     DeadLetterGroups,
     DeadLetterParams,
     DeadLetters,
     DeadLettersParams,
+    DeadLetterSummaries,
     EditParams,
     Exported,
     ExportParams,
     Nothing,
     PlanIdParams,
+    PlanItems,
+    PlanItemsParams,
     PlanParams,
     Purged,
     PurgeParams,
@@ -25,7 +29,7 @@ from relay_core.protocol import (
     Replays,
     RunParams,
 )
-from relay_core.replay_plan import ReplayPlan
+from relay_core.replay_plan import PlanHead
 from relay_core.replay_run import ReplayRun
 from relay_core.results import PublishResult
 from relay_supervisor.connection import Connection
@@ -42,6 +46,12 @@ async def list_letters(services: Services, connection: Connection, params: DeadL
     return DeadLetters(dead_letters=letters, total=total, cursor=cursor)
 
 
+async def summaries(services: Services, connection: Connection, params: DeadLettersParams) -> DeadLetterSummaries:
+    """List dead letters without their messages, newest first."""
+    rows, total, cursor = await services.relay.dead_letter_page(params.filter, after=params.cursor, limit=params.limit)
+    return DeadLetterSummaries(rows=rows, total=total, cursor=cursor)
+
+
 async def groups(services: Services, connection: Connection, params: Nothing) -> DeadLetterGroups:
     """Count dead letters by code and target."""
     return DeadLetterGroups(groups=await services.relay.dead_letter_groups())
@@ -53,9 +63,20 @@ async def get(services: Services, connection: Connection, params: DeadLetterPara
     return letter
 
 
-async def plan(services: Services, connection: Connection, params: PlanParams) -> ReplayPlan:
+async def plan(services: Services, connection: Connection, params: PlanParams) -> PlanHead:
     """Freeze a selection and judge each message of it."""
-    return await services.relay.plan_replay(params.ids, filter=params.filter, fresh_budget=params.fresh_budget)
+    made = await services.relay.plan_replay(params.ids, filter=params.filter, fresh_budget=params.fresh_budget)
+    return made.head()
+
+
+def items(services: Services, connection: Connection, params: PlanItemsParams) -> PlanItems:
+    """List a plan's messages and the verdict on each; a cursor is the number of those before it."""
+    found = services.relay.replays.frozen(params.plan_id).items
+    if params.cursor is not None and not params.cursor.isdecimal():
+        raise ProtocolError("deadletters.items: cursor: not one of this method's", code="invalid_params")
+    start = int(params.cursor or 0)
+    end = start + params.limit
+    return PlanItems(items=list(found[start:end]), cursor=str(end) if end < len(found) else None)
 
 
 def run(services: Services, connection: Connection, params: RunParams) -> Replay:
@@ -105,14 +126,16 @@ async def edit(services: Services, connection: Connection, params: EditParams) -
 
 async def purge(services: Services, connection: Connection, params: PurgeParams) -> Purged:
     """Remove dead letters."""
-    removed = await services.relay.purge_dead_letters(params.older_than, params.ids, filter=params.filter)
+    removed = await services.relay.purge_dead_letters(
+        params.older_than, params.ids, filter=params.filter, plan_id=params.plan_id
+    )
     return Purged(purged=removed)
 
 
 async def export(services: Services, connection: Connection, params: ExportParams) -> Exported:
     """Return dead letters as JSON lines, part by part, oldest first."""
-    letters, _, cursor = await services.relay.bus.dead_letters.browse(
-        params.filter, after=params.cursor, limit=params.limit, room=_ROOM, oldest_first=True
+    letters, cursor = await services.relay.export_dead_letters(
+        params.filter, plan_id=params.plan_id, after=params.cursor, limit=params.limit, room=_ROOM
     )
     return Exported(lines=[orjson.dumps(letter.to_wire()).decode() for letter in letters], cursor=cursor)
 

@@ -32,7 +32,10 @@ from relay_core.protocol import (
     Senders,
     Spans,
     Tokens,
+    Traces,
+    TracesParams,
 )
+from relay_core.trace_search import TraceSearch
 from relay_supervisor.connection import Connection
 from relay_supervisor.reports import find_reports, read_report
 from relay_supervisor.services import Services
@@ -129,6 +132,22 @@ async def remove_token(services: Services, connection: Connection, params: IdPar
 async def trace(services: Services, connection: Connection, params: IdParams) -> Spans:
     """Tell what became of a message."""
     return Spans(spans=await services.relay.trace(params.id))
+
+
+async def search_traces(services: Services, connection: Connection, params: TracesParams) -> Traces:
+    """List messages and what became of them, newest first."""
+    wanted = TraceSearch(
+        params.id,
+        params.subject,
+        params.sender,
+        params.status,
+        params.since,
+        params.until,
+        limit=params.limit,
+        after=params.cursor,
+    )
+    found = await services.relay.search_traces(wanted)
+    return Traces(rows=found.rows, complete=found.complete, cursor=found.cursor)
 
 
 async def conversation(services: Services, connection: Connection, params: IdParams) -> Spans:

@@ -15,12 +15,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from relay_core import DeadLetter, DeadLetterFilter, RelayConfig, RelayCore
+from relay_core import DeadLetter, DeadLetterFilter, RelayConfig, RelayCore, deadletter_store, replay
+from relay_core.clock import parse_iso
 from relay_core.config import RateLimitConfig, ReliabilityConfig
-from relay_core.deadletters import export_lines
+from relay_core.deadletters import DeadLetterSummary, export_lines
 from relay_core.envelope import Envelope
 from relay_core.errors import NotFound
-from relay_core.lookups import DeadLetterSummary
+from relay_core.mailbox import Mailbox
 from relay_core.subjects import subject_hash
 from relay_core.testing import FakeClock
 
@@ -72,20 +73,19 @@ def failed(data_dir: Path, subject: str) -> Path:
     return data_dir / "mailboxes" / subject_hash(subject) / "failed"
 
 
-async def pages(relay: RelayCore, size: int, **wanted: str) -> list[DeadLetterSummary]:
+async def pages(relay: RelayCore, size: int, filter: DeadLetterFilter | None = None) -> list[DeadLetterSummary]:
     """Return every page, one after the other."""
     found: list[DeadLetterSummary] = []
     after, first_total = None, None
     while True:
-        page, total = await relay.dead_letter_page(after=after, limit=size, code=None, **wanted)
+        page, total, after = await relay.dead_letter_page(filter, after=after, limit=size)
         first_total = total if first_total is None else first_total
         assert total == first_total
-        if not page:
-            assert len(found) == total
-            return found
         assert len(page) <= size
         found += page
-        after = page[-1].cursor
+        if after is None:
+            assert len(found) == total
+            return found
 
 
 def keys(letters: list[DeadLetter]) -> list[tuple[str, str]]:
@@ -125,16 +125,16 @@ async def test_groups_are_by_code_and_target_largest_first(relay: RelayCore, clo
 async def test_pages_of_one_endpoint(size: int, relay: RelayCore, clock: FakeClock, data_dir: Path) -> None:
     await every_kind(relay, clock, data_dir)
     for endpoint in (A, subject_hash(A)):
-        listed = await pages(relay, size, endpoint=endpoint)
+        listed = await pages(relay, size, DeadLetterFilter(endpoint=endpoint))
         assert [one.message_id for one in listed] == [letter.message_id for letter in await relay.dead_letters(A)][::-1]
 
 
 async def test_pages_by_code_and_their_totals(relay: RelayCore, clock: FakeClock, data_dir: Path) -> None:
     await every_kind(relay, clock, data_dir)
     for code, total in (("no_match", 5), ("consumer_failed", 13), ("call_budget", 1), ("malformed", 1), ("none", 0)):
-        page, found = await relay.dead_letter_page(code=code, limit=4)
+        page, found, _ = await relay.dead_letter_page(DeadLetterFilter(code=code), limit=4)
         assert (len(page), found) == (min(total, 4), total)
-    page, found = await relay.dead_letter_page(code="consumer_failed", endpoint=B, limit=2)
+    page, found, _ = await relay.dead_letter_page(DeadLetterFilter(code="consumer_failed", endpoint=B), limit=2)
     assert (len(page), found) == (2, 6)
 
 
@@ -144,15 +144,16 @@ async def test_a_message_dead_at_several_targets_is_not_cut_off_by_a_page(relay:
         await relay.claim(subject)
         await relay.fail(subject, result.message_id, "no")
     assert [one.endpoint_hash for one in await pages(relay, 1)] == sorted(map(subject_hash, (A, B, C)), reverse=True)
-    rest, total = await relay.dead_letter_page(after=result.message_id)
+    rest, total, _ = await relay.dead_letter_page(after=result.message_id)
     assert (rest, total) == ([], 3)  # a bare id passes over all of that message
 
 
 async def test_a_page_that_begins_after_what_was_purged_goes_on(relay: RelayCore) -> None:
     ids = [await fail(relay, A) for _ in range(4)]
-    page, _ = await relay.dead_letter_page(limit=2)
+    page, _, cursor = await relay.dead_letter_page(limit=2)
+    assert cursor == page[-1].cursor
     await relay.purge_dead_letters(ids=[ids[2]])
-    rest, total = await relay.dead_letter_page(after=page[-1].cursor)
+    rest, total, _ = await relay.dead_letter_page(after=cursor)
     assert ([one.message_id for one in rest], total) == ([ids[1], ids[0]], 3)
 
 
@@ -211,7 +212,7 @@ async def test_purging_what_is_no_message_removes_its_bytes_and_its_row(relay: R
     assert len(os.listdir(failed(data_dir, A))) == 2
     assert await relay.purge_dead_letters() == 1
     assert os.listdir(failed(data_dir, A)) == []
-    assert (await relay.dead_letter_page()) == ([], 0)
+    assert await relay.dead_letter_page() == ([], 0, None)
     assert next(state.failed for state in relay.mailboxes() if state.subject == A) == 0
 
 
@@ -354,7 +355,7 @@ async def test_listing_while_letters_come_and_go_never_fails(relay: RelayCore) -
     await relay.idle()
     await relay.purge_dead_letters()
     assert await relay.dead_letters() == []
-    assert (await relay.dead_letter_page()) == ([], 0)
+    assert await relay.dead_letter_page() == ([], 0, None)
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -400,14 +401,15 @@ async def browse(
     lengths: list[int] = []
     cursor, totals = None, set()
     while True:
-        part, total, cursor = await relay.bus.dead_letters.browse(
-            filter, after=cursor, limit=size, room=room, oldest_first=oldest
-        )
+        if oldest:
+            part, cursor = await relay.export_dead_letters(filter, after=cursor, limit=size, room=room)
+        else:
+            part, total, cursor = await relay.bus.dead_letters.browse(filter, after=cursor, limit=size, room=room)
+            totals.add(total)
         found += part
         lengths.append(len(part))
-        totals.add(total)
         if cursor is None:
-            assert totals == {len(found)}
+            assert oldest or totals == {len(found)}
             return found, lengths
 
 
@@ -422,6 +424,7 @@ async def browse(
         pytest.param(DeadLetterFilter(endpoint="relay.agent.*", sender="relay.human.>"), id="by-pattern"),
         pytest.param(DeadLetterFilter(reason="reason 1"), id="by-reason"),
         pytest.param(DeadLetterFilter(code="no_match", exclude=True), id="all-but"),
+        pytest.param(DeadLetterFilter(text='"N":'), id="by-body"),
     ],
 )
 async def test_browsing_shows_each_whole_dead_letter_once_in_order(
@@ -435,9 +438,174 @@ async def test_browsing_shows_each_whole_dead_letter_once_in_order(
     assert max(lengths) <= size
 
 
-async def test_a_part_ends_where_its_room_does_but_holds_one_at_least(relay: RelayCore) -> None:
+@pytest.mark.parametrize("oldest", [False, True])
+async def test_a_part_ends_where_its_room_does_but_holds_one_at_least(relay: RelayCore, oldest: bool) -> None:
     for number in range(6):
         await fail(relay, A, payload="x" * 1000 * (number + 1))
-    found, lengths = await browse(relay, room=4000)
+    found, lengths = await browse(relay, room=4000, oldest=oldest)
     assert len(found) == 6
-    assert lengths == [1, 1, 1, 1, 2]
+    assert lengths == ([2, 1, 1, 1, 1] if oldest else [1, 1, 1, 1, 2])
+
+
+LANGUAGE = [
+    "reason~REASON",
+    "!reason~reason",
+    "code=no_match",
+    "to=relay.agent.* from=relay.human.>",
+    "to~nobody",
+    "subject=relay.*.nobody",
+    "!subject=relay.agent.a age<10s",
+    "replays=0 !code=malformed",
+    "age>2s",
+]
+
+
+@pytest.mark.parametrize("where", LANGUAGE)
+async def test_listing_planning_exporting_and_purging_mean_the_same_dead_letters(
+    where: str, relay: RelayCore, clock: FakeClock, data_dir: Path
+) -> None:
+    await every_kind(relay, clock, data_dir)
+    wanted = DeadLetterFilter(where=where)
+    everything = await relay.dead_letters()
+    meant = relay.bus.dead_letters.select(wanted)
+    subjects = {mailbox.hash: mailbox.subject for mailbox in relay.bus.mailboxes}
+    expected = [
+        letter
+        for letter in everything
+        if meant.accepts(letter, subjects[letter.endpoint_hash], parse_iso(letter.failed_at))
+    ]
+    assert 0 < len(expected) < len(everything)
+    assert await relay.dead_letters(filter=wanted) == expected
+    assert [row.cursor for row in await pages(relay, 3, wanted)] == [letter.cursor for letter in expected[::-1]]
+    plan = await relay.plan_replay(filter=wanted)
+    assert plan.keys() == keys(expected)
+    assert (await relay.export_dead_letters(wanted, room=10**6))[0] == expected
+    assert (await relay.export_dead_letters(plan_id=plan.id, room=10**6))[0] == expected
+    assert await relay.purge_dead_letters(filter=wanted) == len(expected)
+    assert await relay.dead_letters() == [letter for letter in everything if letter not in expected]
+
+
+async def test_a_body_is_looked_for_piece_by_piece(relay: RelayCore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deadletter_store, "_LOOK_ROWS", 4)
+    ids = [await fail(relay, A, payload={"text": "Rare" if number in (1, 8) else "common"}) for number in range(10)]
+    wanted = DeadLetterFilter(where="RARE code=consumer_failed")
+    found: list[str] = []
+    cursors = []
+    after = None
+    while True:
+        rows, total, after = await relay.dead_letter_page(wanted, after=after, limit=5)
+        assert total is None
+        found += [row.message_id for row in rows]
+        if after is None:
+            break
+        cursors.append(after.partition("/")[0])
+    assert found == [ids[8], ids[1]]
+    assert cursors == [ids[6], ids[2]]
+
+
+async def test_a_look_for_a_body_ends_with_its_time_and_with_a_full_page(
+    relay: RelayCore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [await fail(relay, A, payload="word") for _ in range(5)]
+    wanted = DeadLetterFilter(where="word")
+    rows, _, cursor = await relay.dead_letter_page(wanted, limit=2)
+    assert ([row.message_id for row in rows], cursor) == (ids[:2:-1], rows[-1].cursor)
+    monkeypatch.setattr(deadletter_store, "_LOOK_SECS", -1)
+    rows, _, cursor = await relay.dead_letter_page(wanted, after=cursor)
+    assert ([row.message_id for row in rows], cursor) == ([ids[2]], rows[-1].cursor)
+    rows, _, cursor = await relay.dead_letter_page(DeadLetterFilter(where="nowhere"), after=f"{ids[0]}/")
+    assert (rows, cursor) == ([], None)
+
+
+async def test_only_the_files_are_read_that_the_index_points_to(
+    relay: RelayCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [await fail(relay, A, sender=f"relay.agent.s{number}") for number in range(5)]
+    await ended("check index")
+    read: list[str] = []
+    original = deadletter_store.DeadLetterStore._read
+
+    def note(self: deadletter_store.DeadLetterStore, mailbox: Mailbox, message_id: str) -> DeadLetter | None:
+        read.append(message_id)
+        return original(self, mailbox, message_id)
+
+    monkeypatch.setattr(deadletter_store.DeadLetterStore, "_read", note)
+    plan = await relay.plan_replay(filter=DeadLetterFilter(where="from~s3"))
+    assert [item.message_id for item in plan.items] == read == [ids[3]]
+
+
+async def test_an_index_that_is_behind_is_not_asked_where_to_look(relay: RelayCore) -> None:
+    message_id = await fail(relay, A)
+    await ended("check index")
+    await relay.bus.index.run(lambda db: db.execute("DELETE FROM deliveries").fetchall())
+    assert await relay.dead_letters(filter=DeadLetterFilter(code="consumer_failed")) == []
+    relay.bus.index.dirty = True
+    (letter,) = await relay.dead_letters(filter=DeadLetterFilter(code="consumer_failed"))
+    assert letter.message_id == message_id
+
+
+async def test_what_was_confirmed_is_what_is_purged(relay: RelayCore) -> None:
+    wanted = DeadLetterFilter(where="to~agent")
+    ids = [await fail(relay, A), await fail(relay, B)]
+    plan = await relay.plan_replay(filter=wanted)
+    later = await fail(relay, A)
+    await relay.purge_dead_letters(ids=ids[:1])
+    assert await relay.purge_dead_letters(plan_id=plan.id) == 1
+    assert [letter.message_id for letter in await relay.dead_letters()] == [later]
+    assert await relay.purge_dead_letters(plan_id=plan.id) == 0
+    with pytest.raises(NotFound, match="no replay plan nonsense"):
+        await relay.purge_dead_letters(plan_id="nonsense")
+
+
+async def test_a_message_dead_at_two_targets_is_marked_at_one(relay: RelayCore) -> None:
+    message_id = (await relay.publish("relay.agent.*", 1, sender=SENDER)).message_id
+    for subject in (A, B, C):
+        await relay.claim(subject)
+        await relay.fail(subject, message_id, "no")
+    at_a, at_b, at_c = (f"{message_id}/{subject_hash(subject)}" for subject in (A, B, C))
+    plan = await relay.plan_replay([at_b])
+    assert [item.endpoint_subject for item in plan.items] == [B]
+    plan = await relay.plan_replay([at_b, message_id, at_b])
+    assert plan.items[0].endpoint_subject == B
+    assert sorted(item.endpoint_subject for item in plan.items) == [A, B, C]
+    assert await relay.purge_dead_letters(ids=[at_b, at_c]) == 2
+    assert await relay.purge_dead_letters(filter=DeadLetterFilter(ids=(at_b,))) == 0
+    assert [letter.cursor for letter in await relay.dead_letters(filter=DeadLetterFilter(ids=(at_a,)))] == [at_a]
+    plan = await relay.plan_replay([at_a, at_b])
+    assert [(item.endpoint_subject, item.verdict) for item in plan.items] == [
+        (A, "will_deliver"),
+        (B, "already_replayed"),
+    ]
+    with pytest.raises(NotFound, match=f"no dead letter {message_id}/nonsense"):
+        await relay.plan_replay([f"{message_id}/nonsense"])
+
+
+async def test_plans_are_forgotten_by_how_much_they_hold(relay: RelayCore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "_KEPT_ITEMS", 5)
+    for _ in range(3):
+        await fail(relay, A)
+    plans = [await relay.plan_replay() for _ in range(2)]
+    with pytest.raises(NotFound):
+        relay.replays.frozen(plans[0].id)
+    assert relay.replays.frozen(plans[1].id) is plans[1]
+    await relay.run_replay(plans[1].id)
+    assert relay.replays.frozen(plans[1].id) is plans[1]  # also when it has been run
+
+
+async def test_the_head_of_a_plan_counts_its_verdicts(relay: RelayCore) -> None:
+    await fail(relay, A)
+    await fail(relay, A)
+    await relay.publish("relay.agent.nobody", 1, sender=SENDER)
+    head = (await relay.plan_replay()).head()
+    assert (head.total, list(head.counts.items())) == (3, [("will_deliver", 2), ("no_target", 1)])
+
+
+@pytest.mark.parametrize("how", ["long", "NUL", "no Unicode"])
+async def test_a_strange_reason_is_the_same_in_the_record_and_in_the_index(how: str, relay: RelayCore) -> None:
+    reason = {"long": "x" * 3000, "NUL": "a\0b", "no Unicode": "a\udcffb"}[how]
+    await fail(relay, A, reason)
+    (letter,) = await relay.dead_letters()
+    (row,), _, _ = await relay.dead_letter_page()
+    assert (row.reason, row.failed_at) == (letter.reason, parse_iso(letter.failed_at))
+    (found,), _, _ = await relay.dead_letter_page(DeadLetterFilter(where=f'reason="{letter.reason}"'))
+    assert found == row

@@ -42,6 +42,7 @@ def throughput(number: int) -> LiveThroughput:
         dead_letters={},
         queue_us=took,
         handle_us=took,
+        recent_us=Percentiles(count=0),
         total_us=Percentiles(count=0),
     )
 

@@ -16,10 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relay_core import lookups, parents, reindex
+from relay_core.deadletters import DeadLetterFilter
 from relay_core.delivery import Delivery, Status
 from relay_core.ids import UlidFactory
 from relay_core.index import Index, PublishRow, write_deliveries, write_publishes
 from relay_core.schema import connect, migrate
+from relay_core.selection import Selection
 from relay_core.testing import FakeClock
 
 T0 = 1_700_000_000_000
@@ -237,8 +239,10 @@ def test_pages_put_together_are_the_whole(
     listed: list[tuple[str, str]] = []
     after = None
     while True:
-        page, total = lookups.dead_letter_page(db, code=code, target=target, after=after, limit=limit)
-        assert total == len(expected)
+        meant = Selection.of(DeadLetterFilter(code=code, endpoint=target), T0)
+        page = lookups.dead_letter_page(db, meant, after=after, limit=limit)
+        assert lookups.count_dead_letters(db, meant) == len(expected)
+        assert lookups.dead_letter_keys(db, meant, include_partial=False) == expected[::-1]
         listed += [(one.message_id, one.endpoint_hash) for one in page]
         if len(page) < limit:
             break
@@ -313,6 +317,7 @@ def test_a_locked_index_is_not_taken_for_a_damaged_one(tmp_path: Path) -> None:
     db.close()
 
 
+SOME = Selection.of(DeadLetterFilter(where="code=x !to=relay.*.y from~z subject=s reason~r age>1h replays>0"), T0)
 QUERIES: dict[str, Callable[[sqlite3.Connection, Index, str], object]] = {
     "spans": lambda db, index, one: lookups.spans(db, one),
     "conversation": lambda db, index, one: lookups.conversation(db, one),
@@ -320,8 +325,10 @@ QUERIES: dict[str, Callable[[sqlite3.Connection, Index, str], object]] = {
     "expired": lambda db, index, one: lookups.expired(db, T0, 500),
     "unread": lambda db, index, one: lookups.unread(db, T0, 500),
     "groups": lambda db, index, one: lookups.dead_letter_groups(db),
-    "page": lambda db, index, one: lookups.dead_letter_page(db, code=None, target=None, after=one, limit=100),
-    "page of all": lambda db, index, one: lookups.dead_letter_page(db, code="x", target="y", after=None, limit=100),
+    "page": lambda db, index, one: lookups.dead_letter_page(db, Selection(), after=one, limit=100),
+    "page of some": lambda db, index, one: lookups.dead_letter_page(db, SOME, after=None, limit=100),
+    "count": lambda db, index, one: lookups.count_dead_letters(db, SOME),
+    "keys": lambda db, index, one: lookups.dead_letter_keys(db, SOME, include_partial=True),
     "warm": lambda db, index, one: index.warm(T0),
     "recent outcomes": lambda db, index, one: index.recent_outcomes(100),
     "reconcile": lambda db, index, one: db.execute(reindex._WAITING, (TARGETS[0],)).fetchall(),

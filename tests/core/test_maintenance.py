@@ -221,7 +221,7 @@ async def test_dead_letters_are_purged_after_their_days(patient: RelayCore, cloc
     assert await patient.maintenance.purge_dead_letters() == 1
     assert await patient.maintenance.purge_dead_letters() == 0
     assert len(os.listdir(box(data_dir, "relay.agent.nobody") / "failed")) == 1
-    page, total = await patient.dead_letter_page()
+    page, total, _ = await patient.dead_letter_page()
     assert (len(page), total) == (1, 1)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay_core.metrics import BUDGET_CODES, Histogram, Metrics
+from relay_core.metrics import BUDGET_CODES, Histogram, Metrics, Percentiles
 from relay_core.testing import FakeClock
 
 durations = st.one_of(st.integers(0, 100), st.integers(0, 1_000_000), st.integers(0, (1 << 40) - 1))
@@ -138,3 +138,37 @@ def test_a_snapshot_does_not_change_afterwards(clock: FakeClock) -> None:
     assert before.deliveries == {}
     assert before.queue_us.p50 is None
     assert set(before.budget_rejections) == set(BUDGET_CODES)
+
+
+@given(st.lists(st.tuples(st.floats(0, 40), st.integers(0, 10**7)), max_size=40), st.floats(0, 70))
+def test_recent_latencies_are_of_the_last_minute_but_for_5_seconds(
+    steps: list[tuple[float, int]], later: float
+) -> None:
+    clock = FakeClock()
+    metrics = Metrics(clock)
+    handled: list[tuple[float, int]] = []
+    for pause, took in steps:
+        clock.advance(pause)
+        metrics.handled(0, 0, took)
+        handled.append((clock.monotonic(), took))
+    clock.advance(later)
+    now = clock.monotonic()
+    surely = [took for at, took in handled if at >= now - 55 + 1e-6]
+    perhaps = [took for at, took in handled if at > now - 60 - 1e-6]
+    found = metrics.recent_us()
+    assert len(surely) <= found.count <= len(perhaps)
+    if found.count:
+        assert found.p50 is not None
+        assert max(surely, default=0) * 0.96 <= found.longest <= max(perhaps) * 1.04
+
+
+def test_recent_latencies_forget_a_slow_hour(clock: FakeClock) -> None:
+    metrics = Metrics(clock)
+    for _ in range(100):
+        metrics.handled(0, 0, 5_000_000)
+    clock.advance(3600)
+    assert metrics.recent_us() == Percentiles(count=0)
+    for _ in range(10):
+        metrics.handled(0, 0, 20)
+    assert metrics.recent_us() == Percentiles(count=10, p50=20, p95=20, p99=20, longest=20)
+    assert metrics.snapshot().total_us.p50 > 4_000_000  # type: ignore[operator]

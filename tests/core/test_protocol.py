@@ -78,16 +78,20 @@ EXAMPLES: dict[type[Params], list[Params]] = {
         protocol.PlanParams(),
         protocol.PlanParams(ids=["m"], filter=DeadLetterFilter(sender=B), fresh_budget=True),
     ],
+    protocol.PlanItemsParams: [
+        protocol.PlanItemsParams(plan_id="p"),
+        protocol.PlanItemsParams(plan_id="p", limit=5, cursor="5"),
+    ],
     protocol.RunParams: [protocol.RunParams(plan_id="p"), protocol.RunParams(plan_id="p", rate=0.5, canary=True)],
     protocol.PlanIdParams: [protocol.PlanIdParams(plan_id="p")],
     protocol.EditParams: [protocol.EditParams(id="m", endpoint=A, payload=[1], fresh_budget=True)],
     protocol.PurgeParams: [
         protocol.PurgeParams(),
-        protocol.PurgeParams(ids=["m"], older_than=5, filter=DeadLetterFilter(text="x")),
+        protocol.PurgeParams(ids=["m"], older_than=5, filter=DeadLetterFilter(text="x"), plan_id="p"),
     ],
     protocol.ExportParams: [
         protocol.ExportParams(),
-        protocol.ExportParams(filter=DeadLetterFilter(), limit=9, cursor="c"),
+        protocol.ExportParams(filter=DeadLetterFilter(where="code=x"), plan_id="p", limit=9, cursor="c"),
     ],
     protocol.ResetBreakerParams: [
         protocol.ResetBreakerParams(target=A),
@@ -105,6 +109,10 @@ EXAMPLES: dict[type[Params], list[Params]] = {
         protocol.AddTokenParams(pattern=A, note="n"),
     ],
     protocol.IdParams: [protocol.IdParams(id="m")],
+    protocol.TracesParams: [
+        protocol.TracesParams(),
+        protocol.TracesParams(id="0", subject=A, sender="b", status="failed", since=1, until=2, limit=3, cursor="c"),
+    ],
     protocol.WatchParams: [protocol.WatchParams(watch_id="w")],
     protocol.JobParams: [protocol.JobParams(name="purge"), protocol.JobParams(name="purge", wait=False)],
     protocol.ReportParams: [protocol.ReportParams(), protocol.ReportParams(date="2026-01-31")],

@@ -158,6 +158,17 @@ def test_a_trace_tells_what_became_of_a_message(relay: Relay) -> None:
     assert "nothing is known" in relay("trace", "01ARZ3NDEKTSV4RRFFQ69G5FAV", code=1).err
 
 
+def test_traces_are_listed_newest_first(relay: Relay) -> None:
+    first, second = relay.publish("relay.traced.a", sender="relay.tracer"), relay.publish("relay.traced.b")
+    shown, document = relay.both("traces", "--subject", "relay.traced.*")
+    assert shown.out.index(second) < shown.out.index(first)
+    assert [row["messageId"] for row in document["rows"]] == [second, first]
+    for options in (["--from", "TRACER"], ["--id", first], ["--subject", "traced.a", "--status", "no_subscriber"]):
+        assert [row["messageId"] for row in relay("traces", *options, "--json").json["rows"]] == [first]
+    assert "no messages like that" in relay("traces", "--before", "2020-01-01T00:00Z").out
+    assert "no time" in relay("traces", "--since", "yesterday", code=2).err
+
+
 def test_the_common_options_may_stand_anywhere(relay: Relay) -> None:
     assert relay.daemon is not None
     socket = ["--socket", str(relay.daemon.socket)]

@@ -46,10 +46,25 @@ def test_a_listing_is_filtered(relay: Relay) -> None:
         ("--since", "1h"): 1,
         ("--before", "1h"): 0,
         ("--since", "2020-01-01T00:00Z"): 1,
+        ("--where", "to=relay.filter.* reason~MATCHING !code=cycle age<1h NEEDLE"): 1,
+        ("--where", "!to~filter"): 0,
+        ("--where", ""): 1,
     }
     found = {one: relay("dlq", "--sender", "relay.filterer", *one, "--json").json["total"] for one in filters}
     assert found == filters
     assert "no time" in relay("dlq", "--since", "yesterday", code=2).err
+    assert "no field 'colour'" in relay("dlq", "--where", "colour=red", code=2).err
+
+
+def test_a_filter_says_what_is_planned_exported_and_purged(relay: Relay) -> None:
+    kept, chosen = dead(relay, "relay.where.kept", "relay.where.chosen")
+    where = ("--where", "to=relay.where.* !to~kept")
+    assert [item["messageId"] for item in relay("dlq", "plan", *where, "--json").json["items"]] == [chosen]
+    assert [json.loads(line)["messageId"] for line in relay("dlq", "export", *where).out.splitlines()] == [chosen]
+    assert relay("dlq", "purge", *where, "--yes", "--json").json == {"purged": 1}
+    assert relay("dlq", "show", kept, "--json").json["messageId"] == kept
+    document = relay("dlq", "replay", "--where", "to=relay.where.kept", "--json", code=4).json
+    assert [item["verdict"] for item in document["plan"]["items"]] == ["no_target"]
 
 
 def test_a_replay_is_planned_shown_and_run(relay: Relay) -> None:

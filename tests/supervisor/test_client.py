@@ -132,8 +132,17 @@ async def test_a_dead_letter_is_listed_planned_replayed_edited_and_purged(client
     (group,) = await client.dead_letter_groups()
     assert isinstance(group, DeadLetterGroup)
     assert [line async for line in client.export_dead_letters()] != []
-    plan = await client.plan_replay([letters[0].message_id])
+    summaries = await client.dead_letter_summaries(filter=DeadLetterFilter(where="reason~INK"), limit=2)
+    assert ([row.cursor for row in summaries.rows], summaries.total) == ([one.cursor for one in letters[:0:-1]], 3)
+    rest = await client.dead_letter_summaries(cursor=summaries.cursor)
+    assert ([row.cursor for row in rest.rows], rest.cursor) == ([letters[0].cursor], None)
+    head = await client.freeze_replay(filter=DeadLetterFilter(where="z"))
+    assert (head.total, head.counts) == (1, {"will_deliver": 1})
+    assert [item.message_id for item in (await client.plan_items(head.id)).items] == [letters[2].message_id]
+    assert len([line async for line in client.export_dead_letters(plan_id=head.id)]) == 1
+    plan = await client.plan_replay([letters[0].cursor])
     assert isinstance(plan, ReplayPlan)
+    assert [item.message_id for item in plan.items] == [letters[0].message_id]
     outcome = await client.run_replay(plan.id)
     assert isinstance(outcome, ReplayOutcome)
     assert outcome.delivered == 1
@@ -141,9 +150,30 @@ async def test_a_dead_letter_is_listed_planned_replayed_edited_and_purged(client
     assert isinstance(run, Replay)
     assert isinstance(await client.edit_replay(letters[1].message_id, {"content": "!"}), PublishResult)
     assert await client.purge_dead_letters(timedelta(days=1)) == 0
-    assert await client.purge_dead_letters() == 1
+    assert await client.purge_dead_letters(plan_id=head.id) == 1
     assert await client.dead_letters() == []
     assert [one.payload["content"] for one in await client.inbox(A)] == ["x", "!"]
+
+
+async def test_a_plan_of_any_length_comes_whole(client: RelayClient) -> None:
+    await client.publish_many(
+        [{"subject": "relay.agent.x", "payload": n, "sender": f"relay.s{n // 50}"} for n in range(1203)]
+    )
+    plan = await client.plan_replay()
+    letters = await client.dead_letters()
+    assert [item.message_id for item in plan.items] == [letter.message_id for letter in letters]
+    assert len(plan.items) == 1203
+
+
+async def test_traces_are_searched(client: RelayClient) -> None:
+    await client.register_endpoint(A)
+    sent = [(await client.publish(A, n, sender=B)).message_id for n in range(3)]
+    page = await client.search_traces(subject=A.upper(), sender="relay.>", status="new", since=0, limit=2)
+    assert ([row.message_id for row in page.rows], page.complete) == (sent[:0:-1], True)
+    rest = await client.search_traces(cursor=page.cursor)
+    assert ([row.message_id for row in rest.rows], rest.cursor) == (sent[:1], None)
+    assert (await client.search_traces(id=sent[1])).rows == page.rows[1:]
+    assert (await client.search_traces(until=0)).rows == []
 
 
 async def _reset_breaker(client: RelayClient) -> list[TargetBreaker]:

@@ -33,13 +33,15 @@ COVERED: dict[str, set[str]] = {
     "inbox": {"inbox.peek", "inbox.claim", "inbox.complete", "inbox.fail"},
     "signals": {"signal.send", "signal.subscribe", "signal.unsubscribe"},
     "endpoints": {"endpoints.register", "endpoints.unregister", "endpoints.list", "mailboxes.list"},
-    "deadletters": {f"deadletters.{word}" for word in ("list", "groups", "get", "edit", "purge", "export")},
-    "replay": {f"deadletters.{word}" for word in ("plan", "run", "wait", "runs", "pause", "resume", "cancel")},
+    "deadletters": {
+        f"deadletters.{word}" for word in ("list", "summaries", "groups", "get", "edit", "purge", "export")
+    },
+    "replay": {f"deadletters.{word}" for word in ("plan", "items", "run", "wait", "runs", "pause", "resume", "cancel")},
     "breakers": {"breakers.list", "breakers.reset", "breakers.force", "senders.list"},
     "adapters": {f"adapters.{word}" for word in ("list", "enable", "disable", "test", "reload")},
     "access": {"access.list", "access.add", "access.remove"},
     "tokens": {"tokens.list", "tokens.add", "tokens.remove"},
-    "traces": {"traces.get", "traces.conversation"},
+    "traces": {"traces.search", "traces.get", "traces.conversation"},
     "state": {"state.watch", "state.unwatch"},
     "jobs": {"jobs.list", "jobs.run", "reports.list", "reports.get"},
     "config": {"config.get", "config.reload"},
@@ -268,6 +270,14 @@ async def test_deadletters(bench: Bench) -> None:
     rest = await bench.call("deadletters.list", limit=2, cursor=page["cursor"])
     assert ([letter["messageId"] for letter in rest["deadLetters"]], "cursor" in rest) == (ids[:1], False)
     assert (await bench.call("deadletters.list", filter={"code": "timeout"}))["total"] == 0
+    rows = await bench.call("deadletters.summaries", limit=2, filter={"where": "to~NOBODY !code=timeout"})
+    assert ([row["messageId"] for row in rows["rows"]], rows["total"]) == (ids[:0:-1], 3)
+    rest = await bench.call("deadletters.summaries", limit=2, cursor=rows["cursor"])
+    assert ([row["messageId"] for row in rest["rows"]], "cursor" in rest) == (ids[:1], False)
+    bodies = await bench.call("deadletters.summaries", filter={"where": "1"})
+    assert ([row["messageId"] for row in bodies["rows"]], "total" in bodies) == (ids[1:2], False)
+    wrong = await bench.raw.answer(bench.raw.ask("deadletters.list", filter={"where": "code>x"}))
+    assert "'code' does not go with '>': write code= or code~ (at character 5)" in wrong["error"]["message"]
     (group,) = (await bench.call("deadletters.groups"))["groups"]
     assert (group["code"], group["endpointSubject"], group["count"]) == ("no_match", NOBODY, 3)
     letter = await bench.call("deadletters.get", id=ids[0], endpoint=NOBODY)
@@ -278,6 +288,12 @@ async def test_deadletters(bench: Bench) -> None:
     rest = await bench.call("deadletters.export", limit=2, cursor=part["cursor"])
     assert [json.loads(line)["messageId"] for line in rest["lines"]] == ids[2:]
 
+    plan = await bench.call("deadletters.plan", ids=ids[1:])
+    part = await bench.call("deadletters.export", planId=plan["id"])
+    assert [json.loads(line)["messageId"] for line in part["lines"]] == ids[1:]
+    for method in ("deadletters.export", "deadletters.purge"):
+        assert await bench.refusal(method, planId="nonsense") == NOT_FOUND
+
     await bench.call("endpoints.register", subject=NOBODY)
     assert (await bench.call("deadletters.edit", id=ids[0], payload="mended"))["deliveredTo"] == 1
     (message,) = (await bench.call("inbox.peek", subject=NOBODY))["messages"]
@@ -285,7 +301,8 @@ async def test_deadletters(bench: Bench) -> None:
     assert await bench.refusal("deadletters.edit", id=ids[0], payload="again") == NOT_FOUND
     assert await bench.call("deadletters.purge", ids=[ids[1]]) == {"purged": 1}
     assert await bench.call("deadletters.purge", olderThan=0) == {"purged": 0}
-    assert await bench.call("deadletters.purge") == {"purged": 1}
+    assert await bench.call("deadletters.purge", planId=plan["id"]) == {"purged": 1}
+    assert await bench.call("deadletters.purge") == {"purged": 0}
     bench.covers("deadletters")
 
 
@@ -293,7 +310,10 @@ async def test_replay(bench: Bench) -> None:
     ids = [await bench.lose() for _ in range(3)]
     await bench.call("endpoints.register", subject=NOBODY)
     one = await bench.call("deadletters.plan", ids=ids[:1])
-    assert [(item["messageId"], item["verdict"]) for item in one["items"]] == [(ids[0], "will_deliver")]
+    assert (one["total"], one["counts"]) == (1, {"will_deliver": 1})
+    listed = await bench.call("deadletters.items", planId=one["id"])
+    assert [(item["messageId"], item["verdict"]) for item in listed["items"]] == [(ids[0], "will_deliver")]
+    assert await bench.refusal("deadletters.items", planId=one["id"], cursor="x") == ("ProtocolError", "invalid_params")
     started = await bench.call("deadletters.run", planId=one["id"], canary=True)
     assert started["planId"] == one["id"]
     ended = (await bench.call("deadletters.wait", planId=one["id"]))["outcome"]
@@ -311,7 +331,11 @@ async def test_replay(bench: Bench) -> None:
     assert ended["state"] == "cancelled"
     runs = (await bench.call("deadletters.runs"))["replays"]
     assert [run["planId"] for run in runs] == [one["id"], slow["id"]]
-    for word in ("run", "wait", "pause", "resume", "cancel"):
+    first = await bench.call("deadletters.items", planId=slow["id"], limit=1)
+    rest = await bench.call("deadletters.items", planId=slow["id"], cursor=first["cursor"])
+    assert [item["messageId"] for item in first["items"] + rest["items"]] == ids[1:]
+    assert "cursor" not in rest
+    for word in ("items", "run", "wait", "pause", "resume", "cancel"):
         assert await bench.refusal(f"deadletters.{word}", planId="nonsense") == NOT_FOUND
     bench.covers("replay")
 
@@ -397,6 +421,13 @@ async def test_traces(bench: Bench) -> None:
     spans = (await bench.call("traces.conversation", id=parent))["spans"]
     assert [span["messageId"] for span in spans] == [parent, child]
     assert (await bench.call("traces.get", id=UNKNOWN))["spans"] == []
+    found = await bench.call("traces.search", subject=A, sender=SENDER, limit=1)
+    assert ([row["messageId"] for row in found["rows"]], found["complete"]) == ([child], True)
+    rest = await bench.call("traces.search", cursor=found["cursor"])
+    assert ([row["messageId"] for row in rest["rows"]], "cursor" in rest) == ([parent], False)
+    assert (await bench.call("traces.search", id=child))["rows"] == found["rows"]
+    assert (await bench.call("traces.search", status="new"))["rows"] == rest["rows"]
+    assert (await bench.call("traces.search", status="done"))["rows"] == []
     assert await bench.refusal("traces.get") == ("ProtocolError", "invalid_params")
     bench.covers("traces")
 
