@@ -14,9 +14,11 @@ from benchmarks.adapter_cases import ADAPTER_CASES
 from benchmarks.cases import BUS_CASES
 from benchmarks.harness import Bench, Result
 from benchmarks.place import workplace
+from benchmarks.search_cases import SEARCH_CASES
 from benchmarks.socket_cases import SOCKET_CASES
+from benchmarks.tui_cases import TUI_CASES
 
-CASES = BUS_CASES | SOCKET_CASES | ADAPTER_CASES
+CASES = BUS_CASES | SOCKET_CASES | ADAPTER_CASES | SEARCH_CASES | TUI_CASES
 
 
 def main() -> None:

@@ -41,6 +41,8 @@ def test_every_goal_is_a_case() -> None:
         "webhook_in",
         "webhook_out",
         "nats_out",
+        *("search_dead_letters", "search_traces"),
+        *("tui_keys", "tui_cpu", "tui_output", "tui_start", "tui_dead_letters", "tui_lag"),
     ]
 
 

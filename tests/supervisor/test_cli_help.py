@@ -61,7 +61,6 @@ MISTAKES = {
     "an unknown option": (["dlq", "--bogus"], 2, "relay dlq list --help"),
     "a missing argument": (["trace"], 2, "ID"),
     "a bad number": (["inbox", "relay.a", "--limit", "0"], 2, "--limit"),
-    "a demo": (["demo"], 1, "not part of this version"),
 }
 
 
@@ -75,7 +74,7 @@ def test_a_mistake_gets_a_line(args: list[str], code: int, said: str) -> None:
 
 
 def test_a_traceback_is_for_those_who_ask() -> None:
-    process = Relay().start("demo", environment={"RELAY_DEBUG": "1"})
+    process = Relay().start("trace", "no-id", environment={"RELAY_DEBUG": "1", "RELAY_SOCKET": "/nowhere"})
     _, err = process.communicate(timeout=60)
     assert "Traceback" in err
 

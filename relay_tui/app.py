@@ -1,0 +1,457 @@
+"""The dashboard: its screens in one list, and what holds them together.
+
+1. The first frame is painted before anything is imported that knows the bus; then the connection is made.
+2. Every key, the palette and the command line end in `do`, with an action of the one registry (actions.py).
+3. It never ends by itself. What fails is shown; what is stale says so; what was typed or marked stays.
+4. While the display is paused the picture goes on being kept, and is shown again at once afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Coroutine
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from textual import events
+from textual.app import App, ComposeResult
+from textual.binding import BindingType
+from textual.filter import LineFilter
+from textual.screen import Screen
+from textual.widgets import ContentSwitcher
+
+from relay_tui.actions import EVERYWHERE, Action, Registry, action, actions_of
+from relay_tui.alerts import Alert, find_alerts
+from relay_tui.bars import STARTING, Hints, banner_line, header_line
+from relay_tui.lines import Lines, Painted, line
+from relay_tui.look import THEMES, Palette, textual_name, textual_themes
+from relay_tui.net import ControlNet
+from relay_tui.prompt import Prompt
+
+if TYPE_CHECKING:
+    from relay_core.clock import Clock
+    from relay_tui.demo.world import DemoWorld
+    from relay_tui.store import Store
+    from relay_tui.view import View
+
+logger = logging.getLogger(__name__)
+
+LEAST_WIDTH, LEAST_HEIGHT = 60, 16
+_TICK_SECS = 1.0
+_SLOW_TICK_SECS = 2.0
+
+
+class Listed(NamedTuple):
+    """A screen of the dashboard: how it is reached, and where it is made."""
+
+    name: str
+    title: str
+    key: str | None
+    made_by: str
+
+
+SCREENS = (
+    Listed("overview", "Overview", "1", "overview.view:Overview"),
+    Listed("breakers", "Breakers", "2", "breakers:Breakers"),
+    Listed("mailboxes", "Mailboxes and senders", "3", "mailboxes.view:Mailboxes"),
+    Listed("adapters", "Adapters", "4", "adapters.view:Adapters"),
+    Listed("traces", "Traces", "5", "traces.view:Traces"),
+    Listed("dead-letters", "Dead letters", "6", "dead_letters.view:DeadLetters"),
+    Listed("publish", "Publish", "7", "publish.view:Publish"),
+    Listed("reports", "Reports", "R", "reports.view:Reports"),
+    Listed("jobs", "Jobs", "J", "jobs:Jobs"),
+    Listed("nobody", "No supervisor", None, "nobody:Nobody"),
+)
+
+
+class Desk(Screen[None]):
+    """Header, the screen that is looked at, and footer."""
+
+    AUTO_FOCUS = ""
+
+    DEFAULT_CSS = """
+    Desk { background: $background; }
+    #header { height: 1; }
+    #banner { height: 1; display: none; }
+    #banner.-on { display: block; }
+    #hints { height: 1; }
+    #views { height: 1fr; }
+    #card { display: none; height: 1fr; padding: 1 2; }
+    Desk.-small > * { display: none; }
+    Desk.-small > #card { display: block; }
+    """
+
+    def compose(self) -> ComposeResult:
+        """Lay out the frame; the screens come into it as they are looked at."""
+        yield Lines([STARTING], ground="bar", id="header")
+        yield Lines(ground="banner", id="banner")
+        yield ContentSwitcher(id="views")
+        yield Hints()
+        yield Prompt()
+        yield Lines(id="card")
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Say what is needed where there is too little room."""
+        small = event.size.width < LEAST_WIDTH or event.size.height < LEAST_HEIGHT
+        self.set_class(small, "-small")
+        self.query_one("#card", Lines).show(
+            [
+                line(("relay needs a little more room", "title")),
+                line(f"at least {LEAST_WIDTH}×{LEAST_HEIGHT}, best 120×36"),
+                line((f"this is {event.size.width}×{event.size.height}; make it larger, or q to quit", "dim")),
+            ]
+        )
+
+
+class Dashboard(App[None]):
+    """The application."""
+
+    ENABLE_COMMAND_PALETTE = False  # ours comes from the registry
+    BINDINGS: ClassVar[list[BindingType]] = []
+    TITLE = "relay"
+
+    def __init__(
+        self,
+        *,
+        socket: str | Path | None = None,
+        data_dir: str | Path | None = None,
+        demo: DemoWorld | None = None,
+        read_only: bool = False,
+        slow_link: bool = False,
+        theme: str = "dark",
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__()
+        for one in textual_themes():
+            self.register_theme(one)
+        self.palette = Palette(theme)
+        self.theme = textual_name(theme)
+        self.read_only = read_only
+        self.demo = demo
+        """What was started for this dashboard alone, and is to be ended with it by whoever runs it."""
+        self.paused = False
+        self.store: Store
+        self.registry = Registry([])
+        self.problems: list[str] = []
+        """What is wrong with the operator's own file of keys."""
+        self._where = (socket, data_dir)
+        self._slow_link = slow_link
+        self._clock = clock
+        self._net = ControlNet()
+        self._current = "overview"
+        self._views: dict[str, View] = {}
+        self._alerts: list[Alert] = []
+        self._doing: set[str] = set()
+        """Names of actions that have not ended."""
+        self._alerted_at = -1
+
+    def get_default_screen(self) -> Screen[None]:
+        """Return the one screen; everything else is a dialog over it."""
+        return Desk()
+
+    def get_line_filters(self) -> list[LineFilter]:
+        """Let every line pass the net as the last thing."""
+        return [*super().get_line_filters(), self._net]
+
+    def on_mount(self) -> None:
+        """Paint first, then wake the rest."""
+        self.call_after_refresh(self._wake)
+
+    async def _wake(self) -> None:
+        """Import what knows the bus, connect, and show the overview."""
+        from relay_core.clock import SystemClock
+        from relay_tui.keys import keys_path, read_keys
+
+        self._clock = self._clock or SystemClock()
+        actions = all_actions()
+        keys, self.problems = read_keys(keys_path(), actions)
+        self.registry = Registry(actions, read_only=self.read_only, keys=keys)
+        if self.demo is not None:
+            self.follow_demo(self.demo)
+        else:
+            self.connect(*self._where)
+        await self.goto(self._current)
+        self.set_interval(_SLOW_TICK_SECS if self._slow_link else _TICK_SECS, self.draw)
+        for problem in self.problems:
+            self.tell(problem, "warning")
+
+    def connect(self, socket: str | Path | None, data_dir: str | Path | None) -> None:
+        """Follow a supervisor from now on."""
+        from relay_core.client import RelayClient
+        from relay_tui.store import Store
+
+        assert self._clock is not None
+        self.store = Store(RelayClient(socket, data_dir=data_dir, name="relay-tui"), self._clock, self._changed)
+        self.run_worker(self.store.run(), group="store", exclusive=True, exit_on_error=False)
+
+    def follow_demo(self, demo: DemoWorld) -> None:
+        """Follow a demo from now on."""
+        self.demo = demo
+        os.environ.pop("RELAY_TOKEN", None)  # the operator's token for a supervisor of theirs
+        self.connect(demo.socket, demo.data_dir)
+        self.start(demo.ready(), doing="Start the demo")
+
+    # Showing
+
+    @property
+    def view(self) -> View:
+        """The screen that is looked at."""
+        return self._views["nobody" if self._is_alone else self._current]
+
+    @property
+    def _is_alone(self) -> bool:
+        return self.store.link == "absent" and self.demo is None
+
+    async def goto(self, name: str, argument: str | None = None) -> None:
+        """Look at a screen, made now if it is looked at for the first time."""
+        self._current = name
+        await self._show("nobody" if self._is_alone else name)
+        self.draw()
+        if argument is not None and not self._is_alone:
+            self.view.opened(argument)
+
+    async def _show(self, name: str) -> None:
+        switcher = self.desk.query_one(ContentSwitcher)
+        if name not in self._views:
+            self._views[name] = view = _made(name)()
+            view.id = name
+            await switcher.mount(view)
+        if switcher.current != name:
+            switcher.current = name
+            self.focus_view()
+
+    @property
+    def desk(self) -> Screen[Any]:
+        """The screen below all dialogs."""
+        return self.screen_stack[0]
+
+    def _changed(self) -> None:
+        """Take note that the picture has changed."""
+        if not self._slow_link or not self.store.is_live:
+            self.draw()
+
+    def draw(self) -> None:
+        """Show how things are."""
+        if not self._views or not self.is_running:
+            return
+        shown = "nobody" if self._is_alone else self._current
+        if self.desk.query_one(ContentSwitcher).current != shown:
+            self.call_later(self._show, shown)
+            return
+        self._draw_frame()
+        if not self.paused:
+            self.view.draw()
+
+    def _draw_frame(self) -> None:
+        desk = self.desk
+        header = desk.query_one("#header", Lines)
+        title = next(one.title for one in SCREENS if one.name == self.view.NAME)
+        if self.store.state.at != self._alerted_at:
+            self._alerted_at, self._alerts = self.store.state.at, find_alerts(self.store)
+        header.show(
+            [
+                header_line(
+                    self.store,
+                    self._alerts,
+                    header.size.width,
+                    title=title,
+                    paused=self.paused,
+                    read_only=self.read_only,
+                    demo=self.demo is not None,
+                )
+            ]
+        )
+        banner = desk.query_one("#banner", Lines)
+        stale = banner_line(self.store)
+        banner.set_class(stale is not None, "-on")
+        if stale is not None:
+            banner.show([stale])
+        desk.query_one(Hints).offer(self.registry.of(self.view.NAME), "")
+
+    def tell(self, text: str, severity: str = "information") -> None:
+        """Say something in passing."""
+        from relay_tui.safe import clean
+
+        kind: Any = severity
+        self.notify(clean(text), severity=kind, markup=False, timeout=8 if severity == "error" else 4)
+
+    # Doing
+
+    def start(self, work: Coroutine[Any, Any, None], *, doing: str) -> None:
+        """Do work that waits, beside everything else; should it fail, say so."""
+        self.run_worker(self._guarded(work, doing), exit_on_error=False)
+
+    async def _guarded(self, work: Coroutine[Any, Any, None], doing: str) -> None:
+        from relay_core.errors import RelayError
+
+        try:
+            await work
+        except RelayError as error:
+            self.tell(f"{doing}: {error}", "error")
+        except Exception as error:  # the dashboard goes on, whatever it is
+            logger.exception("%s", doing)
+            self.tell(f"{doing}: {type(error).__name__}: {error}", "error")
+
+    async def on_event(self, event: events.Event) -> None:
+        """Do what a key stands for here, before anything else gets it.
+
+        A key that is left to Textual goes to what has the focus when it is looked at. So what is typed faster than the
+        screen changes (a slash, and a filter) still goes where it is meant to.
+        """
+        if isinstance(event, events.Key) and not event.is_forwarded and (found := self._meant_by(event)) is not None:
+            await self.do(found)
+        else:
+            await super().on_event(event)
+
+    def _meant_by(self, event: events.Key) -> Action | None:
+        """Return what a key stands for; None if a dialog or a text field wants it."""
+        if self.screen is not self.desk:
+            return None
+        field = None if isinstance(self.focused, Painted) else self.focused
+        if field is not None and (event.is_printable or event.key in field._bindings.key_to_bindings):
+            return None
+        if self.desk.query_one(Prompt).is_open:
+            return None
+        key = event.character if event.character and event.is_printable and event.character != " " else event.key
+        return self.registry.by_key(self.view.NAME if self._views else EVERYWHERE, key)
+
+    def on_hints_clicked(self, event: Hints.Clicked) -> None:
+        """Do what was clicked."""
+        self.call_later(self.do, event.action)
+
+    async def do(self, what: Action, argument: str | None = None) -> None:
+        """Do an action, on the screen it belongs to."""
+        if what.method == "goto":
+            await self.goto(what.name, argument)
+            return
+        if what.where not in (EVERYWHERE, self.view.NAME):
+            await self.goto(what.where)
+        owner: Any = self if what.where == EVERYWHERE else self.view
+        method = getattr(owner, what.method)
+        done = method(argument) if what.argument is not None else method()
+        if asyncio.iscoroutine(done):
+            self.start(self._once(what.name, done), doing=what.title)
+
+    async def _once(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """Do an action, unless it is being done: a key that is pressed twice means what it means once."""
+        if name in self._doing:
+            work.close()
+            return
+        self._doing.add(name)
+        try:
+            await work
+        finally:
+            self._doing.discard(name)
+
+    @action("quit", "Leave the dashboard; everything goes on without it", "q", keys=("ctrl+c", "ctrl+q"), label="quit")
+    def leave(self) -> None:
+        """Leave."""
+        self.exit()
+
+    @action("help", "Show what can be done on this screen", "?", label="help")
+    def show_help(self) -> None:
+        """Show help for the screen."""
+        from relay_tui.dialogs import Reader
+        from relay_tui.help import help_lines
+
+        self.push_screen(Reader(f"Help: {self.view.NAME}", help_lines(self.view, self.registry)))
+
+    @action("pause", "Pause the display, or go on", "p", label="pause")
+    def pause(self) -> None:
+        """Let the display stand still, or show how things are again."""
+        self.paused = not self.paused
+        self.draw()
+
+    @action("alerts", "List what should be looked at", "!", label="alerts")
+    def show_alerts(self) -> None:
+        """List the alerts."""
+        from relay_tui.dialogs import Reader
+
+        found = [line((f"{'✗' if one.style == 'bad' else '▲'} ", one.style), one.text) for one in self._alerts]
+        self.push_screen(Reader("What should be looked at", found or [line(("✓ all is calm", "ok"))]))
+
+    @action("command", "Type a command", ":", label="command")
+    def open_command_line(self) -> None:
+        """Let a command be typed."""
+        names = sorted({one.name for one in self.registry.actions})
+        self.desk.query_one(Prompt).open(":", self._command, suggestions=names)
+
+    def _command(self, text: str | None) -> None:
+        self.focus_view()
+        if not text or not text.strip():
+            return
+        name, _, argument = text.strip().partition(" ")
+        found = self.registry.by_name(self.view.NAME, name)
+        if found is None:
+            self.tell(f"there is no command {name!r}: ? lists those of this screen", "warning")
+        elif argument and found.argument is None:
+            self.tell(f"{found.name} takes no argument", "warning")
+        else:
+            self.call_later(self.do, found, argument.strip() or None)
+
+    @action("palette", "Search everything that can be done", "ctrl+p")
+    def open_palette(self) -> None:
+        """Search the actions."""
+        from relay_tui.palette import open_palette
+
+        open_palette(self)
+
+    @action("theme", "Change the colours: dark, light, colour-blind, ansi", argument="[name]")
+    def change_theme(self, name: str | None) -> None:
+        """Take another theme: the one that is named, or the next."""
+        now = next(one for one in THEMES if textual_name(one) == self.theme)
+        chosen = name or THEMES[(THEMES.index(now) + 1) % len(THEMES)]
+        if chosen not in THEMES:
+            self.tell(f"there is no theme {chosen}: {', '.join(THEMES)}", "warning")
+            return
+        self.palette = Palette(chosen)
+        self.theme = textual_name(chosen)
+        self.refresh(layout=True)
+        self.desk.refresh(layout=True)
+
+    @action("focus-next", "Go to the next part of the screen", "tab")
+    def go_to_next(self) -> None:
+        """Give the keys to the next part."""
+        self.screen.focus_next()
+
+    @action("focus-previous", "Go to the part before", "shift+tab")
+    def go_to_previous(self) -> None:
+        """Give the keys to the part before."""
+        self.screen.focus_previous()
+
+    def focus_view(self) -> None:
+        """Give the keys to the screen that is looked at."""
+        self.desk.set_focus(self.view.table)
+
+    def copy(self, text: str, what: str) -> None:
+        """Send a text to the terminal's clipboard, and keep it in a file."""
+        from relay_tui.clipboard import keep_copy
+
+        self.copy_to_clipboard(text)
+        try:
+            self.tell(f"{what} sent to the terminal's clipboard; also in {keep_copy(text)}")
+        except OSError as error:
+            self.tell(f"{what} sent to the terminal's clipboard; no copy in a file: {error}", "warning")
+
+
+def _made(name: str) -> type[View]:
+    """Return the class of a screen."""
+    module, _, attribute = next(one.made_by for one in SCREENS if one.name == name).partition(":")
+    found: type[View] = getattr(import_module(f"relay_tui.views.{module}"), attribute)
+    return found
+
+
+def all_actions() -> list[Action]:
+    """Return every action: those of each screen, and those that are everywhere."""
+    found: list[Action] = []
+    for one in SCREENS:
+        found += actions_of(_made(one.name), one.name)
+    found += [
+        Action(one.name, f"Go to: {one.title}", one.key, "goto", argument="[what]")
+        for one in SCREENS
+        if one.key is not None
+    ]
+    return [*found, *actions_of(Dashboard)]

@@ -1,0 +1,24 @@
+"""Copying: a text is sent to the terminal by OSC 52, and kept in a file: no terminal says whether it took it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+
+def keep_copy(text: str) -> Path:
+    """Write a text to the operator's own file and return where it is.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    base = os.environ.get("XDG_RUNTIME_DIR") or os.environ.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())
+    directory = Path(base) / "relay"
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = directory / "clipboard.txt"
+    handle, name = tempfile.mkstemp(dir=directory)  # private from the start, and whole when it is in place
+    with os.fdopen(handle, "w") as file:
+        file.write(text)
+    os.replace(name, path)
+    return path

@@ -1,0 +1,136 @@
+"""The agents that work for people: somebody at a desk asks, agents pass the work on, the answer comes back.
+
+`ROUTES` is who passes which kind of work on to whom; ``desk`` is wherever the answer is to go. Every message names
+the one that it follows from, so a wish is one conversation, and the bus bounds it: a circle, a chain of more than five
+hops and a wish with few calls left end as dead letters.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from relay_core.envelope import Envelope
+from relay_core.errors import RelayError
+from relay_core.signals import SignalType
+from relay_tui.demo.script import NEWS, QUESTIONS, REFUSALS, WISHES
+from relay_tui.demo.stage import Member, Stage, Trouble
+
+DESKS = ("relay.desk.ada", "relay.desk.bo", "relay.desk.chen")
+PLANNER = "relay.agent.planner"
+
+ROUTES: dict[str, dict[str, tuple[str, ...]]] = {
+    PLANNER: {
+        "wish": ("relay.agent.backend", "relay.agent.docs"),
+        "question": ("relay.agent.docs",),
+        "circle": ("relay.agent.backend",),
+        "long": ("relay.agent.backend",),
+        "thrifty": ("relay.agent.backend",),
+    },
+    "relay.agent.backend": dict.fromkeys(("wish", "circle", "long", "thrifty"), ("relay.agent.tests",)),
+    "relay.agent.tests": {
+        "wish": ("relay.agent.release",),
+        "circle": ("relay.agent.backend",),  # still red: back to where it came from
+        "long": ("relay.agent.release",),
+    },
+    "relay.agent.docs": {"wish": ("desk",), "question": ("desk",)},
+    "relay.agent.release": {"wish": ("desk",), "long": ("relay.agent.changelog",)},
+    "relay.agent.changelog": {"long": ("desk",)},
+}
+PACE = {"relay.agent.tests": (0.2, 0.7), "relay.agent.release": (0.1, 0.4)}
+"""Seconds that an agent takes, where it is not quick."""
+KINDS = {"wish": 12, "question": 9, "circle": 1, "long": 1, "thrifty": 1}
+"""How often each kind of work comes."""
+SAYINGS = {
+    PLANNER: "planned: {}",
+    "relay.agent.backend": "patch is ready for: {}",
+    "relay.agent.tests": "214 passed, 0 failed: {}",
+    "relay.agent.docs": "wrote it down: {}",
+    "relay.agent.release": "released: {}",
+    "relay.agent.changelog": "noted: {}",
+}
+
+TEAMS = ("relay.team.blue", "relay.team.green", "relay.team.red")
+
+
+async def people(stage: Stage) -> None:
+    """Ask for something, all day long."""
+    number = 1000
+    first = ["wish", "circle", "long", "thrifty", "question"]  # everything can be seen early on
+    while True:
+        kind = first.pop(0) if first else stage.luck.choices(list(KINDS), list(KINDS.values()))[0]
+        number += 1
+        text = stage.luck.choice(QUESTIONS if kind == "question" else WISHES)
+        desk = stage.luck.choice(DESKS)
+        await stage.tell(
+            PLANNER,
+            {"content": text, "task": f"T-{number}", "kind": kind},
+            sender=desk,
+            reply_to=desk,
+            budget={"callBudgetRemaining": 2} if kind == "thrifty" else None,
+        )
+        await stage.pause(0.5, 1.3)
+
+
+async def agent(subject: str, stage: Stage) -> None:
+    """Take work, and pass it on."""
+
+    async def work(envelope: Envelope) -> None:
+        task: Any = envelope.payload
+        if not isinstance(task, dict):
+            raise Trouble(f"{subject} takes tasks, and this is none")
+        await stage.hint(subject, SignalType.PROGRESS, "working", {"task": task.get("task")})
+        await stage.pause(*PACE.get(subject, (0.02, 0.15)))
+        for following in ROUTES[subject].get(str(task.get("kind")), ()):
+            to = envelope.reply_to if following == "desk" else following
+            if to is not None:
+                text = SAYINGS[subject].format(task.get("content"))
+                said = {**task, "content": text.partition(": ")[0] + ": " + text.rpartition(": ")[2]}
+                await stage.tell(to, said, sender=subject, parent_id=envelope.id, reply_to=envelope.reply_to)
+
+    await stage.consume(subject, work)
+
+
+async def desk(subject: str, stage: Stage) -> None:
+    """Read one's mail in the pauses of a busy day, and refuse some of it."""
+    read = 0
+    while True:
+        await stage.pause(3.0, 6.0)
+        await stage.hint(subject, SignalType.TYPING, "active")
+        for envelope in await stage.client.claim(subject, 8):
+            read += 1
+            try:
+                if read % 20 == 3:
+                    await stage.client.fail(subject, envelope.id, stage.luck.choice(REFUSALS))
+                else:
+                    await stage.client.complete(subject, envelope.id)
+            except RelayError:  # an operator was faster
+                continue
+
+
+async def announcer(stage: Stage) -> None:
+    """Tell all teams at once."""
+    while True:
+        await stage.tell("relay.team.*", {"content": stage.luck.choice(NEWS)}, sender=PLANNER)
+        await stage.pause(3.0, 5.0)
+
+
+async def team(subject: str, stage: Stage) -> None:
+    """Hear what is announced; the red team is out of the office now and then."""
+
+    async def hear(envelope: Envelope) -> None:
+        if subject == "relay.team.red" and stage.in_spell(every=20, lasting=6):
+            raise Trouble("everybody is out of the office until Monday")
+
+    await stage.consume(subject, hear)
+
+
+MAILBOXES = (*ROUTES, *DESKS, *TEAMS)
+
+MEMBERS: dict[str, Member] = {
+    "people": people,
+    **{subject: partial(agent, subject) for subject in ROUTES},
+    **{subject: partial(desk, subject) for subject in DESKS},
+    "announcer": announcer,
+    **{subject: partial(team, subject) for subject in TEAMS},
+}

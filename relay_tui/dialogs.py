@@ -1,0 +1,159 @@
+"""Questions to the operator: each is a modal screen that answers with a value, or None if it was left with escape.
+
+1. What destroys is confirmed by typing something that depends on what is destroyed: its count.
+2. A question shows what it is about, frozen at the moment it was asked.
+3. It is answered once: what is pressed after the answer, and before the screen is gone, is for nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from textual import events
+from textual.app import ComposeResult
+from textual.await_complete import AwaitComplete
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Input, Static
+
+from relay_tui.lines import Line, Lines, line
+
+R = TypeVar("R")
+
+_CSS = """
+{name} {{ align: center middle; background: $background 60%; }}
+{name} > Vertical {{
+    width: 76; max-width: 95%; height: auto; max-height: 90%; padding: 0 1;
+    border: round $accent; background: $background;
+}}
+{name} Static {{ width: 1fr; }}
+{name} .title {{ text-style: bold; color: $accent; height: auto; }}
+{name} .hint {{ color: $text-muted; height: auto; }}
+{name} Input {{ border: tall $accent 50%; }}
+"""
+
+
+class Dialog(ModalScreen[R]):
+    """A screen over the others, which answers once."""
+
+    def dismiss(self, result: R | None = None) -> AwaitComplete:
+        """Answer, unless that has been done."""
+        return super().dismiss(result) if self.is_current else AwaitComplete()
+
+
+class Ask(Dialog[str | None]):
+    """Ask for a line of text."""
+
+    DEFAULT_CSS = _CSS.format(name="Ask")
+
+    def __init__(
+        self, title: str, about: Sequence[str] = (), *, initial: str = "", hint: str = "enter: do it · esc: leave it"
+    ) -> None:
+        super().__init__()
+        self._title = title
+        self._about = about
+        self._initial = initial
+        self._hint = hint
+
+    def compose(self) -> ComposeResult:
+        """Lay out the question."""
+        with Vertical():
+            yield Static(self._title, classes="title", markup=False)
+            for text in self._about:
+                yield Static(text, markup=False)
+            yield Input(self._initial, id="answer")
+            yield Static(self._hint, classes="hint", markup=False)
+
+    def accepts(self, answer: str) -> str | None:
+        """Return why an answer will not do, or None."""
+        return None if answer.strip() else "say something, or leave with escape"
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Answer, if the answer will do."""
+        event.stop()
+        problem = self.accepts(event.value)
+        if problem is None:
+            self.dismiss(event.value.strip())
+        else:
+            self.query_one(".hint", Static).update(problem)
+
+    def on_key(self, event: events.Key) -> None:
+        """Leave with escape."""
+        if event.key == "escape":
+            event.stop()
+            self.dismiss(None)
+
+
+class ConfirmByTyping(Ask):
+    """Have a word typed before something is destroyed."""
+
+    DEFAULT_CSS = _CSS.format(name="ConfirmByTyping")
+
+    def __init__(self, title: str, about: Sequence[str], *, word: str) -> None:
+        super().__init__(title, [*about, "", f"Type {word} to do it."], hint="esc: leave everything as it is")
+        self._word = word
+
+    def accepts(self, answer: str) -> str | None:
+        """Take the word and nothing else."""
+        return None if answer.strip() == self._word else f"that is not {self._word}: nothing was done"
+
+
+class Confirm(Dialog[bool]):
+    """Ask yes or no."""
+
+    DEFAULT_CSS = _CSS.format(name="Confirm")
+
+    def __init__(self, title: str, about: Sequence[str] = ()) -> None:
+        super().__init__()
+        self._title = title
+        self._about = about
+
+    def compose(self) -> ComposeResult:
+        """Lay out the question."""
+        with Vertical():
+            yield Static(self._title, classes="title", markup=False)
+            for text in self._about:
+                yield Static(text, markup=False)
+            yield Static("y: yes · n or esc: no", classes="hint", markup=False)
+
+    def on_key(self, event: events.Key) -> None:
+        """Answer with a key."""
+        event.stop()
+        if event.key in ("y", "Y"):
+            self.dismiss(True)
+        elif event.key in ("n", "N", "escape", "q"):
+            self.dismiss(False)
+
+
+class Reader(Dialog[None]):
+    """Show lines to read, and nothing to decide."""
+
+    DEFAULT_CSS = (
+        _CSS.format(name="Reader") + "Reader > Vertical { width: 90%; height: 90%; } Reader Lines { height: 1fr; }"
+    )
+
+    def __init__(self, title: str, lines: Sequence[Line]) -> None:
+        super().__init__()
+        self._title = title
+        self._lines = lines
+
+    def compose(self) -> ComposeResult:
+        """Lay out the lines."""
+        with Vertical():
+            yield Static(self._title, classes="title", markup=False)
+            yield Lines(self._lines or [line("nothing")])
+            yield Static("j k g G: move · esc: close", classes="hint", markup=False)
+
+    def on_key(self, event: events.Key) -> None:
+        """Move, or close."""
+        event.stop()
+        lines = self.query_one(Lines)
+        page = max(lines.size.height - 1, 1)
+        moves = {"j": 1, "down": 1, "k": -1, "up": -1, "pagedown": page, "space": page, "pageup": -page}
+        if event.key in moves:
+            lines.scroll_lines(moves[event.key])
+        elif event.key in ("g", "home", "G", "end"):
+            lines.scroll_to_line(0 if event.key in ("g", "home") else 1 << 60)
+        elif event.key in ("escape", "q", "enter", "question_mark"):
+            self.dismiss(None)

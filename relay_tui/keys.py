@@ -1,0 +1,45 @@
+"""The operator's own keys: a TOML file of action names and keys, read at the start.
+
+::
+
+    # ~/.config/relay/keys.toml
+    replay = "P"
+    quit = "ctrl+q"
+    purge = ""          # no key at all
+
+A mistake in it is told and leaves the keys as they are: the file never keeps the dashboard from opening.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+
+from relay_tui.actions import Action, conflicts, rebound
+
+
+def keys_path() -> Path:
+    """Return where the file is: RELAY_KEYS, else in the operator's configuration directory."""
+    chosen = os.environ.get("RELAY_KEYS")
+    if chosen:
+        return Path(chosen).expanduser()
+    base = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+    return Path(base).expanduser() / "relay" / "keys.toml"
+
+
+def read_keys(path: Path, actions: list[Action]) -> tuple[dict[str, str], list[str]]:
+    """Return the keys that the file gives to actions, and what is wrong with it."""
+    try:
+        found = tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        return {}, []
+    except (OSError, ValueError) as error:
+        return {}, [f"{path}: {error}"]
+    known = {one.name for one in actions}
+    problems = [f"{path}: there is no action {name!r}" for name in found if name not in known]
+    problems += [f"{path}: {name} needs a key in quotes" for name, key in found.items() if not isinstance(key, str)]
+    keys = {name: key for name, key in found.items() if name in known and isinstance(key, str)}
+    if clashes := list(conflicts([rebound(one, keys) for one in actions])):
+        return {}, [*problems, *(f"{path}: {clash}" for clash in clashes)]
+    return keys, problems

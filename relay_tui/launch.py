@@ -1,0 +1,62 @@
+"""Starting a supervisor from the dashboard: a process of its own, which goes on when the dashboard is left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from relay_tui.safe import clean
+
+if TYPE_CHECKING:
+    from relay_core.client import RelayClient
+
+_LOOK_SECS = 0.1
+_LOOKS = 100
+
+
+def start_supervisor(client: RelayClient) -> tuple[int, Path]:
+    """Start a supervisor where the client looks for one; return its process, and where its log is.
+
+    Raises:
+        OSError: if it cannot be started, or its directory cannot be made.
+    """
+    data_dir = client.data_dir
+    data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    log = data_dir / "supervisor.log"
+    command = [sys.executable, "-m", "relay_supervisor", "run"]
+    # Not by subprocess, which wants to see the end of what it has started.
+    process = os.posix_spawn(
+        sys.executable,
+        [*command, "--data-dir", str(data_dir), "--socket", str(client.path)],
+        os.environ,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+        setsid=True,
+    )
+    return process, log
+
+
+async def why_it_ended(process: int, log: Path, client: RelayClient) -> str | None:
+    """Return the last words of a supervisor that ends before it answers; None once it does, or has had its time."""
+    for _ in range(_LOOKS):
+        if client.connected:
+            return None
+        if _has_ended(process):
+            return _last_words(log)
+        await asyncio.sleep(_LOOK_SECS)
+    return None
+
+
+def _has_ended(process: int) -> bool:
+    return os.waitpid(process, os.WNOHANG)[0] != 0
+
+
+def _last_words(log: Path) -> str:
+    said = log.read_text(errors="replace").strip().splitlines()
+    return clean(said[-1]) if said else "it said nothing"

@@ -1,0 +1,154 @@
+"""What the dashboard knows of the bus: one connection, one live picture, and whether it can be believed.
+
+1. The picture is never thrown away: while nobody answers it stays as it was, and `link` says how much it is worth.
+2. `link` is `connecting` until the first answer, `live` while the supervisor answers, `silent` while it has the
+   connection and does not answer, `lost` after the connection has gone, `absent` if there never was one.
+3. A lost connection is made again by the client, however long that takes; the store only watches.
+4. Nothing here ends the dashboard: what goes wrong is a text for the operator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from relay_tui.history import History
+
+if TYPE_CHECKING:
+    from relay_core.client import RelayClient
+    from relay_core.clock import Clock
+    from relay_core.live_state import LiveState
+    from relay_core.protocol import ServerInfo
+
+logger = logging.getLogger(__name__)
+
+LinkState = Literal["connecting", "live", "silent", "lost", "absent"]
+
+_PING_SECS = 0.5
+_SILENT_SECS = 0.9
+_AGAIN_SECS = 1.0
+
+
+class Store:
+    """The picture of one supervisor, kept up to date by `run`."""
+
+    def __init__(self, client: RelayClient, clock: Clock, on_change: Callable[[], None]) -> None:
+        from relay_core.live_state import LiveState
+
+        self.client = client
+        self.clock = clock
+        self.state: LiveState = LiveState()
+        self.history = History()
+        self.link: LinkState = "connecting"
+        self.problem: str | None = None
+        """Why there is no connection, in words."""
+        self.is_refused = False
+        """Whether somebody is there who does not want to talk, or is not the one that was meant."""
+        self.lag_ms: float | None = None
+        """How long the supervisor took to answer the last time."""
+        self.info: ServerInfo | None = None
+        self.config: dict[str, Any] = {}
+        self._on_change = on_change
+        self._answered = clock.monotonic()
+        client.on_connection = self._connection
+
+    @property
+    def socket(self) -> Path:
+        """Where the supervisor is, or should be."""
+        return self.client.path
+
+    @property
+    def is_live(self) -> bool:
+        """Whether what is shown is how things are."""
+        return self.link == "live"
+
+    @property
+    def warning_at(self) -> float:
+        """The pressure from which senders are warned."""
+        found = self.config.get("reliability", {}).get("backpressure", {}).get("pressureWarningAt")
+        return float(found) if isinstance(found, int | float) else 0.8
+
+    def now_ms(self) -> int:
+        """Return the time that ages are counted from: it stands still with the picture once nobody answers."""
+        return self.clock.now_ms() if self.is_live else self.state.at or self.clock.now_ms()
+
+    def silent_secs(self) -> float:
+        """Return for how long nobody has answered."""
+        return self.clock.monotonic() - self._answered
+
+    async def run(self) -> None:
+        """Follow the supervisor until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._forever(self._ping))
+                group.create_task(self._forever(self._watch))
+        finally:
+            await self.client.close()
+
+    async def _forever(self, work: Callable[[], Any]) -> None:
+        from relay_core.errors import RelayError, SupervisorUnavailable
+
+        while True:
+            try:
+                await work()
+            except RelayError as error:
+                self.is_refused = not isinstance(error, SupervisorUnavailable) or error.code == "other_data_dir"
+                self._fail(str(error))
+            except Exception as error:  # whatever it is, the dashboard goes on, and says so
+                logger.exception("the store failed")
+                self._fail(f"{type(error).__name__}: {error}")
+            await asyncio.sleep(_AGAIN_SECS)
+
+    async def _ping(self) -> None:
+        """Ask again and again whether somebody is there; the first time nobody need be waited for."""
+        from relay_core.errors import SupervisorUnavailable
+
+        if self.link == "connecting":
+            await self.client.__aenter__()
+        while True:
+            asked = self.clock.monotonic()
+            try:
+                await self.client.call("server.ping", timeout=_SILENT_SECS)
+            except SupervisorUnavailable as error:
+                self._fail(str(error))
+            else:
+                self._answered = self.clock.monotonic()
+                self.lag_ms = (self._answered - asked) * 1000
+                await self._learn()
+                self._say("live")
+                await asyncio.sleep(_PING_SECS)
+
+    def _fail(self, problem: str) -> None:
+        self.problem = problem
+        if self.link in ("connecting", "absent"):
+            self._say("absent")
+        else:
+            self._say("silent" if self.client.connected else "lost")
+
+    async def _learn(self) -> None:
+        """Ask which supervisor this is, once for each connection."""
+        if self.info is None:
+            self.config = (await self.client.config()).config
+            self.info = await self.client.info()
+
+    async def _watch(self) -> None:
+        async for state in self.client.watch():
+            self.state = state
+            self.history.note(state)
+            self._on_change()
+
+    def _connection(self, is_made: bool) -> None:
+        self.info = None
+        if not is_made and self.link != "absent":
+            self._say("lost")
+
+    def _say(self, link: LinkState) -> None:
+        if link == "live":
+            self.problem = None
+            self.is_refused = False
+        if link != self.link or link != "live":
+            self.link = link
+            self._on_change()

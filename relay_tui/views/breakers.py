@@ -1,0 +1,126 @@
+"""Breakers: which targets are left alone, for how long they have been, and what may be done about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from textual.app import ComposeResult
+
+from relay_core.live_state import LiveBreaker
+from relay_tui.actions import action
+from relay_tui.dialogs import Ask, Confirm
+from relay_tui.lines import Line, Lines, Piece, line
+from relay_tui.safe import clean
+from relay_tui.table import Column, LiveTable, Row
+from relay_tui.view import View
+from relay_tui.words import about, ahead, clock_time
+
+_STATES = {"CLOSED": ("● closed", "ok"), "OPEN": ("✗ open", "bad"), "HALF_OPEN": ("◐ half-open", "warn")}
+_MARKS = {"CLOSED": "●", "OPEN": "✗", "HALF_OPEN": "◐"}
+_ORDER = {"OPEN": 0, "HALF_OPEN": 1, "CLOSED": 2}
+
+
+class Breakers(View):
+    """Every breaker, those that are not closed first."""
+
+    NAME = "breakers"
+    HELP = (
+        "A target that keeps failing is left alone (open), then tried again with care (half-open). "
+        "History: newest on the right."
+    )
+
+    def compose(self) -> ComposeResult:
+        """Lay out the table, and what is known of the breaker under the cursor."""
+        yield LiveTable(
+            [
+                Column("STATE", 13),
+                Column("TARGET"),
+                Column("FAILURES", 8, right=True),
+                Column("HISTORY", 12, from_width=76),
+                Column("IN STATE", 8, right=True),
+                Column("NEXT PROBE", 10, right=True),
+            ],
+            empty="no target has been delivered to yet",
+        )
+        detail = Lines(id="breaker-detail")
+        detail.styles.height = 9
+        yield detail
+
+    def draw(self) -> None:
+        """Show every breaker."""
+        breakers = self.store.state.breakers
+        order = sorted(breakers, key=lambda key: (_ORDER[breakers[key].state], breakers[key].subject or key))
+        self.query_one(LiveTable).set_rows([self._row(key, breakers[key]) for key in order])
+        self.query_one(Lines).show(self._detail())
+
+    def on_live_table_moved(self) -> None:
+        """Show what is known of the breaker under the cursor."""
+        self.query_one(Lines).show(self._detail())
+
+    def opened(self, argument: str) -> None:
+        """Go to a target, by hash or subject."""
+        table = self.query_one(LiveTable)
+        if not table.go_to_key(argument):
+            for key, one in self.store.state.breakers.items():
+                if one.subject == argument:
+                    table.go_to_key(key)
+
+    def _row(self, key: str, breaker: LiveBreaker) -> Row:
+        state: Piece = ("✗ forced open", "bad") if breaker.forced else _STATES[breaker.state]
+        since = breaker.transitions[-1].at_ms if breaker.transitions else None
+        history = "".join(_MARKS[one.state] for one in breaker.transitions)
+        now = self.store.now_ms()
+        return Row(
+            key,
+            (
+                state,
+                clean(breaker.subject or key),
+                str(breaker.consecutive_failures),
+                (history, "dim"),
+                about((now - since) / 1000) if since is not None else "–",
+                ahead(breaker.retry_at, now),
+            ),
+        )
+
+    def _detail(self) -> Iterator[Line]:
+        key = self.query_one(LiveTable).key
+        breaker = self.store.state.breakers.get(key or "")
+        if breaker is None:
+            return
+        yield line((f" {clean(breaker.subject or str(key))}", "title"), (f"  {key}", "dim"))
+        if not breaker.transitions:
+            yield line((" it has been closed since the start", "dim"))
+        for one in reversed(breaker.transitions[-7:]):
+            word, style = _STATES[one.state]
+            yield line((f" {clock_time(one.at_ms)} ", "dim"), (f"{word:12}", style), clean(one.why))
+
+    def _target(self) -> tuple[str, str] | None:
+        """Return key and name of what the cursor is on, as it is now."""
+        key = self.query_one(LiveTable).key
+        breaker = self.store.state.breakers.get(key or "")
+        return (str(key), clean(breaker.subject or str(key))) if breaker is not None else None
+
+    @action("reset", "Close the breaker, and forget its failures", "X", changes=True, label="reset")
+    async def reset(self) -> None:
+        """Close the breaker."""
+        if (target := self._target()) is None:
+            return
+        key, name = target
+        if await self.app.push_screen_wait(
+            Confirm(f"Close the breaker of {name}?", ["Deliveries pass again at once."])
+        ):
+            await self.client.reset_breaker(key, "reset in the dashboard")
+            self.dashboard.tell(f"the breaker of {name} is closed")
+
+    @action("force", "Hold the breaker open until it is reset", "F", changes=True, label="force open")
+    async def force(self) -> None:
+        """Hold the breaker open."""
+        if (target := self._target()) is None:
+            return
+        key, name = target
+        reason = await self.app.push_screen_wait(
+            Ask(f"Hold the breaker of {name} open", ["Nothing is delivered there until it is reset. Why?"])
+        )
+        if reason is not None:
+            await self.client.force_breaker(key, "OPEN", reason)
+            self.dashboard.tell(f"the breaker of {name} is held open")

@@ -1,0 +1,193 @@
+"""One dead letter to read: why it failed, what it says, where it was, and what can be done with it from here.
+
+1. It is shown over the list, which stays as it is. What is done from here is done with this very letter: the screen
+   answers with the word for it, and the view does it.
+2. It may be replayed or purged by others while it is read: what was read stays, and acting on it says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Literal, cast
+
+from textual import events
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.widgets import Static
+
+from relay_core.clock import parse_iso
+from relay_core.deadletters import DeadLetter
+from relay_core.delivery import Span
+from relay_core.envelope import Envelope
+from relay_core.errors import NotFound, RelayError
+from relay_tui.dialogs import Dialog
+from relay_tui.lines import BLANK, Line, Lines, line
+from relay_tui.safe import clean
+from relay_tui.views.dead_letters.text import body_lines, body_text, diff_lines, error_lines, wrapped
+from relay_tui.words import ago, ahead, clock_time, date_time, lasting, plural
+
+if TYPE_CHECKING:
+    from relay_tui.app import Dashboard
+
+Next = Literal["trace", "mailbox", "plan", "edit", "purge", "copy", "command"]
+_KEYS: dict[str, Next] = {"t": "trace", "m": "mailbox", "y": "copy", "Y": "command", "P": "plan"}
+_CHANGING: dict[str, Next] = {"E": "edit", "X": "purge"}
+_STAGES = {
+    "target": "its own copy: a replay goes back to it",
+    "gate": "never reached: a replay goes to its subject",
+}
+
+
+class LetterScreen(Dialog[Next | None]):
+    """One dead letter; answers with what is to be done with it."""
+
+    DEFAULT_CSS = """
+    LetterScreen { align: center middle; background: $background 60%; }
+    LetterScreen > Vertical { width: 96%; height: 94%; padding: 0 1; border: round $accent; background: $background; }
+    LetterScreen .title { text-style: bold; color: $accent; height: 1; }
+    LetterScreen .hint { color: $text-muted; height: auto; }
+    LetterScreen Lines { height: 1fr; }
+    """
+
+    def __init__(self, key: str, title: str, *, before_edit: dict[str, str]) -> None:
+        super().__init__()
+        self._key = key
+        self._title = title
+        self._before_edit = before_edit
+        """What edited copies said before, by their ids."""
+        self._letter: DeadLetter | None = None
+        self._spans: list[Span] = []
+        self._body = ""
+        self._problem: str | None = None
+
+    @property
+    def _dashboard(self) -> Dashboard:
+        return cast("Dashboard", self.app)
+
+    def compose(self) -> ComposeResult:
+        """Lay out the letter."""
+        changing = "" if self._dashboard.read_only else " · E edit · X purge"
+        with Vertical():
+            yield Static(self._title, classes="title", markup=False)
+            yield Lines([line(("reading …", "dim"))])
+            yield Static(
+                f"j k: move · P plan{changing} · t trace · m mailbox · y copy · esc close",
+                classes="hint",
+                markup=False,
+            )
+
+    def on_mount(self) -> None:
+        """Ask for the letter."""
+        self._dashboard.start(self._read(), doing="reading the dead letter")
+
+    async def _read(self) -> None:
+        client = self._dashboard.store.client
+        message_id, _, endpoint = self._key.partition("/")
+        try:
+            self._letter = await client.dead_letter(message_id, endpoint=endpoint)
+        except NotFound:
+            self._problem = "it is no dead letter any more: it was replayed or purged meanwhile"
+        except RelayError as error:
+            self._problem = str(error)
+        else:
+            if self._letter.envelope is not None:
+                self._body = await asyncio.to_thread(body_text, self._letter.envelope.payload)
+        self._show()
+        if self._letter is not None:
+            self._spans = await client.trace(message_id)
+            self._show()
+
+    def _show(self) -> None:
+        if self.is_mounted and self.is_attached:
+            self.query_one(Lines).show(self._lines(max(self.query_one(Lines).size.width, 20)))
+
+    def on_resize(self) -> None:
+        """Break the lines anew."""
+        self.call_after_refresh(self._show)
+
+    def _lines(self, width: int) -> Iterator[Line]:
+        if self._letter is None:
+            yield line((self._problem or "reading …", "warn" if self._problem else "dim"))
+            return
+        letter, now = self._letter, self._dashboard.store.now_ms()
+        failed = parse_iso(letter.failed_at)
+        yield line(("Why it failed  ", "title"), (clean(letter.code), "warn"), (f"  {ago(failed, now)}", "dim"))
+        yield from error_lines(letter.reason, width)
+        yield BLANK
+        yield line(("Message", "title"))
+        for name, text in _facts(letter, now):
+            for at, part in enumerate(wrapped(clean(text, 2000), max(width - 12, 10))):
+                yield line((f"  {name if at == 0 else '':9} ", "dim"), part)
+        yield from self._difference(letter.envelope, width)
+        yield BLANK
+        yield line(("Body", "title"))
+        if letter.envelope is None:
+            yield line(("  the file was no message; its bytes lie beside the record in the mailbox", "warn"))
+        else:
+            yield from body_lines(self._body, width)
+        if self._spans:
+            yield BLANK
+            yield line(("Trace  ", "title"), (plural(len(self._spans), "target"), "dim"))
+            yield from _span_lines(self._spans)
+
+    def _difference(self, envelope: Envelope | None, width: int) -> Iterable[Line]:
+        if envelope is None or envelope.replay_of is None:
+            return
+        yield BLANK
+        yield line(("Edited  ", "title"), (f"a copy of {clean(envelope.replay_of)}, which it has replaced", "dim"))
+        before = self._before_edit.get(envelope.id)
+        if before is None:
+            yield line(("  it was not edited in this dashboard: what it said before is not kept", "dim"))
+        else:
+            yield from diff_lines(before, self._body, width)
+
+    def on_key(self, event: events.Key) -> None:
+        """Move, close, or do something with it."""
+        event.stop()
+        lines = self.query_one(Lines)
+        page = max(lines.size.height - 1, 1)
+        moves = {"j": 1, "down": 1, "k": -1, "up": -1, "pagedown": page, "space": page, "pageup": -page}
+        moves |= {"ctrl+f": page, "ctrl+b": -page}
+        allowed = _KEYS if self._dashboard.read_only else _KEYS | _CHANGING
+        key = event.character if event.character and event.is_printable and event.character != " " else event.key
+        if key in moves:
+            lines.scroll_lines(moves[key])
+        elif key in ("g", "home", "G", "end"):
+            lines.scroll_to_line(0 if key in ("g", "home") else 1 << 60)
+        elif key in ("escape", "q", "enter"):
+            self.dismiss(None)
+        elif key in allowed:
+            self.dismiss(allowed[key])
+
+
+def _facts(letter: DeadLetter, now: int) -> Iterator[tuple[str, str]]:
+    envelope = letter.envelope
+    yield "id", letter.message_id
+    if envelope is not None:
+        budget, created = envelope.budget, parse_iso(envelope.created_at)
+        yield "from", envelope.sender
+        yield "to", envelope.subject
+        yield "reply to", envelope.reply_to or "nobody"
+        late = "expired" if budget.ttl <= now else f"expires {ahead(budget.ttl, now)}"
+        yield "created", f"{date_time(created)}Z, {ago(created, now)}; {late}"
+        calls = plural(budget.call_budget_remaining, "call")
+        chain = f"; came by {' → '.join(budget.ancestor_chain)}" if budget.ancestor_chain else ""
+        yield "budget", f"hop {budget.hop_count} of {budget.max_hops}, {calls} left{chain}"
+        if envelope.parent_id is not None:
+            yield "followed", envelope.parent_id
+    replays = "never replayed" if not letter.replays else f"replayed {plural(letter.replays, 'time')}"
+    yield "failed", f"{date_time(parse_iso(letter.failed_at))}Z, {replays}"
+    yield "mailbox", f"{letter.endpoint_hash}, {_STAGES[letter.stage]}"
+
+
+def _span_lines(spans: Iterable[Span]) -> Iterator[Line]:
+    for span in spans:
+        style = {"done": "ok", "failed": "bad", "no_subscriber": "bad"}.get(span.status, "")
+        took = (span.handled_at or span.stored_at or span.sent_at) - span.sent_at
+        yield line(
+            (f"  {clock_time(span.sent_at, millis=True)} ", "dim"),
+            (f"{clean(span.status, 14):14} ", style),
+            clean(span.target_subject or span.target, 60),
+            (f"  after {lasting(took / 1000)}", "dim"),
+        )

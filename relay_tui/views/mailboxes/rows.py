@@ -1,0 +1,102 @@
+"""The rows of mailboxes and of senders: their columns, their orders, and what is in each cell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import ceil
+
+from relay_core.live_state import LiveMailbox, LiveSender
+from relay_tui.safe import clean
+from relay_tui.store import Store
+from relay_tui.table import Column, Row
+from relay_tui.views.overview.parts import state_of, trend_of, usage_of
+from relay_tui.words import about, ahead, bar, number
+
+_BAR = 10
+_TREND_SECS = 10.0
+_NEVER = 1 << 62
+
+BOX_COLUMNS = (
+    Column("SUBJECT"),
+    Column("STATE", 10),
+    Column("PRESSURE", _BAR + 5, from_width=90),
+    Column("DEPTH", 6, right=True),
+    Column("", 1),
+    Column("OLDEST", 6, right=True),
+    Column("EMPTY IN", 8, right=True),
+    Column("CLAIMED", 7, right=True, from_width=100),
+    Column("FAILED", 6, right=True, from_width=80),
+    Column("CONS", 4, right=True, from_width=100),
+    Column("KIND", 12, from_width=110),
+)
+SENDER_COLUMNS = (
+    Column("SENDER"),
+    Column("STATE", 10),
+    Column("USED", _BAR + 5),
+    Column("COUNT", 7, right=True),
+    Column("LIMIT", 7, right=True),
+    Column("WINDOW", 6, right=True, from_width=90),
+    Column("RESETS", 8, right=True),
+)
+
+SORTS: dict[str, Callable[[LiveMailbox], float] | None] = {
+    # In steps, so that rows of about the same pressure do not change places all the time.
+    "pressure": lambda box: -2 if box.degraded else -ceil(box.pressure * 100) / 100 if box.pressure else not box.depth,
+    "depth": lambda box: -box.depth,
+    "oldest": lambda box: box.oldest_at if box.oldest_at is not None else _NEVER,
+    "name": None,
+}
+
+
+def by_count(sender: LiveSender) -> float:
+    """Return the rank of a sender: those who talk most are first."""
+    return -sender.count
+
+
+def box_row(store: Store, key: str) -> Row:
+    """Return how a mailbox is now."""
+    box = store.state.mailboxes.get(key)
+    if box is None:  # until the next sort
+        return Row(key, ("–",) * len(BOX_COLUMNS))
+    state, style = state_of(box, store.warning_at)
+    history = store.history
+    now = store.now_ms()
+    change, _ = history.depth.change(key, box.depth, _TREND_SECS) if box.depth else (0, 0)
+    return Row(
+        key,
+        (
+            clean(box.subject),
+            (state, style),
+            (f"{bar(box.pressure, _BAR)} {box.pressure:4.0%}", style),
+            number(box.depth),
+            trend_of(change),
+            about((now - box.oldest_at) / 1000) if box.oldest_at is not None else "–",
+            about(history.drained_in(key, box.depth)) if box.depth else "–",
+            str(box.claimed),
+            (number(box.failed), "bad" if box.failed else ""),
+            str(box.consumers),
+            (box.kind if box.registered else "unregistered", "dim"),
+        ),
+    )
+
+
+def sender_row(store: Store, name: str) -> Row:
+    """Return what a sender has used of its limit."""
+    sender = store.state.senders.get(name)
+    if sender is None:
+        return Row(name, (clean(name), *("–",) * (len(SENDER_COLUMNS) - 1)))
+    state, style = usage_of(sender)
+    share = sender.count / max(sender.limit, 1)
+    now = store.now_ms()
+    return Row(
+        name,
+        (
+            clean(name),
+            (state, style),
+            (f"{bar(share, _BAR)} {share:4.0%}", style),
+            number(sender.count),
+            number(sender.limit),
+            f"{sender.window_secs}s",
+            ahead(sender.resets_at, now) if sender.resets_at - now >= 1000 else "now",
+        ),
+    )

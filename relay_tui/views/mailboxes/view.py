@@ -1,0 +1,261 @@
+"""Mailboxes and senders: who has how much mail, since when, and who sends the most; open a mailbox to see its mail.
+
+Ten thousand mailboxes cost no more than those on the screen, and one sort a second (order.py). What is in an
+open mailbox is peek.py's part.
+"""
+
+from __future__ import annotations
+
+import shlex
+
+from textual.app import ComposeResult
+from textual.containers import Vertical
+
+from relay_core.delivery import TargetKind
+from relay_core.live_state import LiveMailbox, LiveSender
+from relay_tui.actions import action
+from relay_tui.dialogs import Ask, Confirm
+from relay_tui.lines import Line, Lines, line
+from relay_tui.prompt import Prompt
+from relay_tui.safe import clean
+from relay_tui.table import LiveTable
+from relay_tui.view import View
+from relay_tui.views.mailboxes.order import Ranking
+from relay_tui.views.mailboxes.peek import Peek
+from relay_tui.views.mailboxes.rows import BOX_COLUMNS, SENDER_COLUMNS, SORTS, box_row, by_count, sender_row
+from relay_tui.words import plural
+
+
+class Mailboxes(View):
+    """Every mailbox, and every sender within its window."""
+
+    NAME = "mailboxes"
+    HELP = (
+        "EMPTY IN is a guess from the last half minute. Enter shows the mail that waits in a mailbox and takes none of "
+        "it. Senders that talk most are first; RESETS says when there is room for one more message."
+    )
+    DEFAULT_CSS = """
+    Mailboxes .pane-title { height: 1; }
+    Mailboxes #boxes { height: 2fr; }
+    Mailboxes #senders { height: 1fr; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sort = "pressure"
+        self._part = ""
+        self._awaited: str | None = None
+        """A mailbox that was just made, for the cursor to go to."""
+        self._senders_shown: tuple[object, ...] = ()
+        self._boxes = Ranking[LiveMailbox](lambda _, box: box.subject, lambda key: box_row(self.store, key))
+        self._senders = Ranking[LiveSender](lambda name, _: name, lambda name: sender_row(self.store, name))
+
+    def compose(self) -> ComposeResult:
+        """Lay out the two tables, and a mailbox that is open."""
+        with Vertical(id="mailbox-lists"):
+            yield Lines(id="boxes-title")
+            yield LiveTable(BOX_COLUMNS, id="boxes")
+            yield Lines(id="senders-title")
+            yield LiveTable(SENDER_COLUMNS, id="senders", empty="nobody has published within its window")
+        yield Peek()
+
+    def on_mount(self) -> None:
+        """Give each title its line."""
+        for title in ("#boxes-title", "#senders-title"):
+            self.query_one(title).styles.height = 1
+
+    @property
+    def _peek(self) -> Peek:
+        return self.query_one(Peek)
+
+    @property
+    def _box_table(self) -> LiveTable:
+        return self.query_one("#boxes", LiveTable)
+
+    @property
+    def _sender_table(self) -> LiveTable:
+        return self.query_one("#senders", LiveTable)
+
+    @property
+    def table(self) -> LiveTable | None:
+        """The table that keys move in."""
+        focused = self.dashboard.focused
+        if isinstance(focused, LiveTable) and focused.display:
+            return focused
+        return self._peek.query_one(LiveTable) if self._peek.key is not None else self._box_table
+
+    def draw(self) -> None:
+        """Show how things are."""
+        if self._peek.key is not None:
+            self._peek.draw(self.store, self.start)
+            return
+        state = self.store.state
+        now = self.store.clock.monotonic()
+        boxes = self._boxes.rows(state.mailboxes, SORTS[self._sort], self._part, now)
+        empty = (
+            f"no mailbox has {clean(self._part)!r} in its subject" if self._part else "no endpoint is registered yet"
+        )
+        self._box_table.set_rows(boxes, empty=empty)
+        shown = (state.at // 1000, self._part, len(state.senders))
+        if shown != self._senders_shown:  # every sender's count is different all the time: once a second is enough
+            self._senders_shown = shown
+            self._sender_table.set_rows(self._senders.rows(state.senders, by_count, self._part, now))
+        self.query_one("#boxes-title", Lines).show([self._boxes_title(len(boxes))])
+        self.query_one("#senders-title", Lines).show([_senders_title(len(state.senders))])
+        if self._awaited is not None and self._box_table.go_to_key(self._awaited):
+            self._awaited = None
+
+    def on_live_table_moved(self, event: LiveTable.Moved) -> None:
+        """Show the message that the cursor is on."""
+        if event.table.id == "mail" and type(event) is LiveTable.Moved:
+            self._peek.show_message(self.store)
+
+    def on_live_table_chosen(self, event: LiveTable.Chosen) -> None:
+        """Open what was clicked twice."""
+        self.open_mailbox()
+
+    def opened(self, argument: str) -> None:
+        """Go to a mailbox, by hash or subject, or to a sender: ``sender:NAME``."""
+        self._close_peek()
+        self._part = ""
+        self.draw()
+        kind, _, name = argument.partition(":")
+        if kind == "sender":
+            self._sender_table.go_to_key(name)
+            self._sender_table.focus()
+            return
+        self._box_table.focus()
+        if not self._box_table.go_to_key(argument):
+            for key, box in self.store.state.mailboxes.items():
+                if box.subject == argument:
+                    self._box_table.go_to_key(key)
+
+    def _boxes_title(self, shown: int) -> Line:
+        total = len(self.store.state.mailboxes)
+        count = f"{shown:,} of {total:,}" if self._part else f"{total:,}"
+        part = f"  /{clean(self._part)}" if self._part else ""
+        return line((" Mailboxes ", "title"), (f" {count}, by {self._sort}", "dim"), (part, "accent"))
+
+    # What can be done
+
+    @action("open", "Look at the mail that waits in the mailbox", "enter", label="open")
+    def open_mailbox(self) -> None:
+        """Open the mailbox under the cursor."""
+        key = self._box_table.key
+        if self._peek.key is None and self.table is self._box_table and key is not None:
+            self.query_one("#mailbox-lists").display = False
+            self._peek.open(key)
+            self.draw()
+
+    @action("back", "Close the mailbox, or take the filter away", "escape", label="back")
+    def back(self) -> None:
+        """Go back to the lists, or to all of them."""
+        if self._peek.key is not None:
+            self._close_peek()
+            self._box_table.focus()
+        else:
+            self._part = ""
+        self.draw()
+
+    def _close_peek(self) -> None:
+        self._peek.close()
+        self.query_one("#mailbox-lists").display = True
+
+    @action("sort", "Sort by pressure, depth, oldest or name", "o", label="sort", argument="[by]")
+    def sort(self, by: str | None = None) -> None:
+        """Take another order: the one that is named, or the next."""
+        names = list(SORTS)
+        if by is not None and by not in names:
+            self.dashboard.tell(f"there is no order {by}: {', '.join(names)}", "warning")
+            return
+        self._sort = by or names[(names.index(self._sort) + 1) % len(names)]
+        self.draw()
+
+    @action("filter", "Show only what has this in its subject", "/", label="filter")
+    def filter(self) -> None:
+        """Let a part of the subject be typed."""
+        before = self._part
+        table = self.table
+
+        def done(text: str | None) -> None:
+            self._filter_by(before if text is None else text)
+            if table is not None:
+                table.focus()
+
+        if self._peek.key is None:
+            self.dashboard.desk.query_one(Prompt).open("/", done, initial=before, typed=self._filter_by)
+
+    def _filter_by(self, part: str) -> None:
+        self._part = part.strip()
+        self.draw()
+
+    @action("trace", "Go to the trace of the message", "t", label="trace")
+    async def trace(self) -> None:
+        """Go to the trace of the message under the cursor."""
+        message = self._peek.message if self._peek.key is not None else None
+        if message is not None:
+            await self.dashboard.goto("traces", message.id)
+
+    @action("copy", "Copy the message's id, or the subject", "y")
+    def copy(self) -> None:
+        """Copy what the cursor is on."""
+        if self._peek.key is not None:
+            if (message := self._peek.message) is not None:
+                self.dashboard.copy(message.id, "the id")
+        elif (name := self._subject()) is not None:
+            self.dashboard.copy(name, "the subject")
+
+    @action("copy-command", "Copy a command that shows this", "Y")
+    def copy_command(self) -> None:
+        """Copy a command line for what the cursor is on."""
+        if self._peek.key is not None:
+            if (message := self._peek.message) is not None:
+                self.dashboard.copy(f"relay trace {shlex.quote(message.id)}", "the command")
+        elif self.table is self._sender_table:
+            self.dashboard.copy("relay senders", "the command")
+        elif (name := self._subject()) is not None:
+            self.dashboard.copy(f"relay inbox {shlex.quote(name)}", "the command")
+
+    def _subject(self) -> str | None:
+        """Return the sender or the mailbox's subject under the cursor."""
+        if self.table is self._sender_table:
+            return self._sender_table.key
+        box = self._box()
+        return box.subject if box is not None else None
+
+    def _box(self) -> LiveMailbox | None:
+        """Return the mailbox that is open, or that the cursor is on."""
+        return self.store.state.mailboxes.get(self._peek.key or self._box_table.key or "")
+
+    @action("register", "Register an endpoint", "N", changes=True, label="register")
+    async def register(self) -> None:
+        """Give a subject a mailbox."""
+        subject = await self.app.push_screen_wait(
+            Ask("Register an endpoint", ["Its mailbox takes mail at once, and lasts. Which subject?"])
+        )
+        if subject is not None:
+            made = await self.client.register_endpoint(subject)
+            self._awaited = made.hash
+            self.dashboard.tell(f"{clean(made.subject)} is registered")
+            self.draw()
+
+    @action("unregister", "Unregister the endpoint; its mail stays", "U", changes=True, label="unregister")
+    async def unregister(self) -> None:
+        """Route nothing to the endpoint any more."""
+        box = self._box() if self.table is not self._sender_table else None
+        if box is None:
+            return
+        name = clean(box.subject)
+        if not box.registered or box.kind != TargetKind.ENDPOINT:
+            self.dashboard.tell(f"{name} is no endpoint that is registered", "warning")
+            return
+        stays = f"{plural(box.depth, 'message')} and {plural(box.failed, 'dead letter')} in it stay on disk."
+        if await self.app.push_screen_wait(
+            Confirm(f"Unregister {name}?", ["Nothing is routed there any more.", stays])
+        ):
+            await self.client.unregister_endpoint(box.subject)
+            self.dashboard.tell(f"{name} is not registered any more; its mail stays")
+
+
+def _senders_title(count: int) -> Line:
+    return line((" Senders ", "title"), (f" {count:,}, those who talk most first", "dim"))

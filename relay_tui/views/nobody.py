@@ -1,0 +1,60 @@
+"""No supervisor: what to do when nobody answers. It goes away by itself as soon as somebody does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from textwrap import wrap
+
+from textual.app import ComposeResult
+
+from relay_tui.actions import action
+from relay_tui.demo.world import DemoWorld
+from relay_tui.launch import start_supervisor, why_it_ended
+from relay_tui.lines import BLANK, Line, Lines, line
+from relay_tui.safe import clean
+from relay_tui.view import View
+
+
+class Nobody(View):
+    """Say that nobody is there, and offer what helps."""
+
+    NAME = "nobody"
+    HELP = "No supervisor answers on the socket. This screen goes away when one does."
+
+    def compose(self) -> ComposeResult:
+        """Lay out the text."""
+        yield Lines()
+
+    def draw(self) -> None:
+        """Show where nobody is, and what may be done."""
+        self.query_one(Lines).show(self._lines())
+
+    def _lines(self) -> Iterator[Line]:
+        yield BLANK
+        refused = self.store.is_refused
+        yield line(("  This supervisor cannot be followed" if refused else "  No supervisor is running", "title"))
+        yield BLANK
+        problem = clean(self.store.problem or f"nobody answers on {self.store.socket}", 2000)
+        for text in wrap(problem, max(self.size.width - 4, 20)):
+            yield line(f"  {text}")
+        yield BLANK
+        if not self.dashboard.read_only and not refused:
+            yield line(("  S", "mark"), "  start one now, in the background: it goes on when this dashboard is left")
+        yield line(("  D", "mark"), "  look at a demo instead: a supervisor of its own with living traffic")
+        yield line(("  q", "mark"), "  leave")
+        yield BLANK
+        yield line(("  As soon as a supervisor answers, this goes on by itself.", "dim"))
+
+    @action("start-supervisor", "Start a supervisor in the background", "S", changes=True, label="start one")
+    async def start_one(self) -> None:
+        """Start a supervisor that outlives the dashboard."""
+        process, log = start_supervisor(self.client)
+        self.dashboard.tell(f"starting; its log is {log}")
+        why = await why_it_ended(process, log, self.client)
+        if why is not None:
+            self.dashboard.tell(f"the supervisor did not start: {why}", "error")
+
+    @action("demo", "Look at a demo: a supervisor of its own with living traffic", "D", label="demo")
+    def open_demo(self) -> None:
+        """Follow a demo instead."""
+        self.dashboard.follow_demo(DemoWorld.start())

@@ -1,0 +1,83 @@
+"""One column of the overview: lines of which only what differs is painted.
+
+Textual paints a line of a widget from its left edge up to the end of the region that was asked for, and writes the
+whole style before each piece. So regions end at the last piece that differs, and pieces of one style are one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from rich.cells import cell_len
+from rich.segment import Segment
+from textual.geometry import Region
+from textual.strip import Strip
+
+from relay_tui.lines import Line, Painted, joined
+
+
+class Span(NamedTuple):
+    """One line of a panel."""
+
+    width: int
+    pieces: Line
+    under_cursor: bool = False
+    between_sides: bool = False
+    """With a piece of border before and after."""
+
+
+class Strips(Painted):
+    """Lines from top to bottom."""
+
+    DEFAULT_CSS = "Strips { height: 1fr; }"
+
+    _spans: Sequence[Span] = ()
+
+    def show(self, spans: Sequence[Span]) -> None:
+        """Show lines instead of those that are there."""
+        before, self._spans = self._spans, spans
+        if len(before) != len(spans):
+            self.refresh()
+            return
+        changed = [
+            Region(0, y, changed_until(was, now), 1)
+            for y, (was, now) in enumerate(zip(before, spans, strict=True))
+            if was != now
+        ]
+        if changed:
+            self.refresh(*changed)
+
+    def render_line(self, y: int) -> Strip:
+        """Return one line as Textual paints it."""
+        blank = self.palette[""]
+        if y >= len(self._spans):
+            return Strip.blank(self.size.width, blank)
+        span = self._spans[y]
+        style = self.palette.under_cursor if span.under_cursor else self.palette.__getitem__
+        strip = Strip([Segment(text, style(name)) for text, name in joined(span.pieces)])
+        if span.between_sides:
+            side = Strip([Segment("│", self.palette["dim"])], 1)
+            strip = Strip.join([side, strip.adjust_cell_length(span.width - 2, style("")), side])
+        else:
+            strip = strip.adjust_cell_length(span.width, style(""))
+        return strip.adjust_cell_length(self.size.width, blank)
+
+
+def changed_until(was: Span, now: Span) -> int:
+    """Return up to which column a line differs: the end of the last such piece, or the line's, if widths differ."""
+    if was[2:] != now[2:] or len(was.pieces) != len(now.pieces):
+        return now.width
+    x = last = int(now.between_sides)
+    for before, after in zip(was.pieces, now.pieces, strict=True):
+        width = _columns(after[0])
+        x += width
+        if before != after:
+            if _columns(before[0]) != width:
+                return now.width
+            last = x
+    return min(last, now.width)
+
+
+def _columns(text: str) -> int:
+    return len(text) if text.isascii() else cell_len(text)

@@ -1,0 +1,106 @@
+"""The overview's newest events: when, what, about whom, and why; each leads to the screen that shows more of it.
+
+Events of one kind about one target, for the same reason, are one row with a count: a mailbox that refuses ten
+messages a second would otherwise hide the breaker that has opened. Rows of the same second are in the order of their
+names, so that they do not change places all the time.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from relay_core.events import Event, EventKind
+from relay_tui.lines import Line, Piece, fit
+from relay_tui.safe import clean
+from relay_tui.store import Store
+from relay_tui.views.overview.board import Entry
+from relay_tui.views.overview.parts import Room, Said, name_fit
+from relay_tui.words import clock_time
+
+_STYLES = {
+    EventKind.REFUSED: ("▲", "warn"),
+    EventKind.FAILED: ("✗", "bad"),
+    EventKind.DEAD_LETTER: ("✗", "bad"),
+    EventKind.EXPIRED: ("▲", "warn"),
+    EventKind.REPLAYED: ("●", "ok"),
+}
+_BY_STATUS = {
+    "OPEN": ("✗", "bad"),
+    "HALF_OPEN": ("◐", "warn"),
+    "CLOSED": ("●", "ok"),
+    "warning": ("▲", "warn"),
+    "critical": ("✗", "bad"),
+    "connected": ("●", "ok"),
+    "disconnected": ("○", "warn"),
+    "error": ("✗", "bad"),
+    "ok": ("●", "ok"),
+    "failed": ("✗", "bad"),
+    "timed_out": ("✗", "bad"),
+}
+_NEUTRAL: Piece = ("·", "dim")
+_WANTED = 200
+
+
+class Happening(NamedTuple):
+    """Events that are one row."""
+
+    newest: Event
+    times: int
+
+
+def newest(store: Store, room: Room) -> Said:
+    """Say what has happened, newest first."""
+    found = _grouped(store.state.events)
+    order = sorted(found, key=lambda key: (-(found[key].newest.time // 1000), key))
+    shown = order[: room.height]
+    if room.cursor in found and room.cursor not in shown:
+        shown[-1:] = [room.cursor]
+    entries = [Entry(_line(found[key], room.width), key, _leads(found[key].newest)) for key in shown]
+    if not entries:
+        entries = [Entry((("nothing has happened yet but everyday traffic", "dim"),))]
+    return Said(("newest first, UTC", "dim"), entries, _WANTED)
+
+
+def _grouped(events: tuple[Event, ...]) -> dict[str, Happening]:
+    """Return the rows by their keys."""
+    times: dict[tuple[str | None, ...], int] = {}
+    last: dict[tuple[str | None, ...], Event] = {}
+    for event in events:
+        about = (event.kind, event.adapter or event.target, event.subject, event.code or event.status)
+        times[about] = times.get(about, 0) + 1
+        last[about] = event
+    for failed in [about for about in times if about[0] == EventKind.FAILED]:
+        if (EventKind.DEAD_LETTER, *failed[1:]) in times:
+            del times[failed]  # the dead letter that came of it says the same
+    return {f"event:{'/'.join(map(str, about))}": Happening(last[about], times[about]) for about in times}
+
+
+def _leads(event: Event) -> tuple[str, str | None]:
+    match event.kind:
+        case EventKind.BREAKER:
+            return "breakers", event.target
+        case EventKind.PRESSURE:
+            return "mailboxes", event.target
+        case EventKind.ADAPTER:
+            return "adapters", event.adapter
+        case EventKind.JOB:
+            return "jobs", event.code
+    return ("traces", event.message_id) if event.message_id else ("", None)
+
+
+def _line(one: Happening, width: int) -> Line:
+    event = one.newest
+    wide = width >= 100
+    mark, style = _STYLES.get(event.kind) or _BY_STATUS.get(event.status or "", _NEUTRAL)
+    about = event.code if event.kind is EventKind.JOB else event.adapter or event.subject or event.target
+    why = (event.status if event.kind is EventKind.JOB else (event.code or event.status)) or ""
+    subject = 26 if wide else 20
+    return (
+        (f"{clock_time(event.time)} ", "dim"),
+        (f"{mark} {fit(str(event.kind).replace('_', ' '), 12)}", style),
+        (name_fit(about or "–", subject), ""),
+        (fit(f"×{one.times}" if one.times > 1 else "", 5, right=True), "strong"),
+        (" ", ""),
+        (fit(clean(why), 16), "") if wide else ("", ""),
+        (fit(clean(event.detail or ("" if wide else why)), width - subject - (46 if wide else 30)), "dim"),
+    )

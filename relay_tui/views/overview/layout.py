@@ -1,0 +1,74 @@
+"""Where the overview's panels are: settled by the size of the screen and by how much there is to show.
+
+1. From 76 columns there are two columns, and the newest events below both; under that one column, most important
+   panel first. From 100×30 panels have a border all around.
+2. Every panel has its least; what is left goes round, a line for each panel that still wants one. Where not even the
+   least fits, the panels at the end of the list are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from textual.geometry import Region
+
+_LEFT = ("throughput", "mailboxes", "senders")
+_RIGHT = ("breakers", "dead-letters", "adapters")
+_EVENTS = "events"
+_ONE_COLUMN = ("throughput", "breakers", "mailboxes", "dead-letters", "senders", "adapters", _EVENTS)
+_LEAST = {"throughput": 3, "mailboxes": 2, "senders": 1, "breakers": 1, "dead-letters": 2, "adapters": 1, _EVENTS: 1}
+
+TWO_COLUMNS_FROM = 76
+BOXED_FROM = (100, 30)
+
+
+def is_boxed(width: int, height: int) -> bool:
+    """Tell whether there is room for borders."""
+    return width >= BOXED_FROM[0] and height >= BOXED_FROM[1] - 2
+
+
+class Place(NamedTuple):
+    """Where a panel is, border included: in which column, or below both."""
+
+    column: str
+    """`left`, `right` or `below`."""
+    region: Region
+
+
+def arrange(width: int, height: int, wanted: Mapping[str, int]) -> dict[str, Place]:
+    """Return where each panel is; `wanted` is how many lines each would like to have."""
+    frame = 2 if is_boxed(width, height) else 1
+    if width < TWO_COLUMNS_FROM:
+        return _stack("left", _ONE_COLUMN, Region(0, 0, width, height), wanted, frame)
+    below = min(max(height * 3 // 10, frame + _LEAST[_EVENTS]), frame + max(wanted[_EVENTS], 3))
+    gap = 0 if frame == 2 else 1
+    left = (width - gap) // 2
+    return {
+        **_stack("left", _LEFT, Region(0, 0, left, height - below), wanted, frame),
+        **_stack("right", _RIGHT, Region(left + gap, 0, width - left - gap, height - below), wanted, frame),
+        _EVENTS: Place("below", Region(0, height - below, width, below)),
+    }
+
+
+def _stack(column: str, names: Sequence[str], area: Region, wanted: Mapping[str, int], frame: int) -> dict[str, Place]:
+    """Return panels one below the other, filling the area."""
+    while len(names) > 1 and sum(_LEAST[name] + frame for name in names) > area.height:
+        names = names[:-1]
+    lines = {name: _LEAST[name] for name in names}
+    left = area.height - sum(lines.values()) - frame * len(names)
+    while left > 0:
+        wanting = [name for name in names if lines[name] < wanted[name]][:left]
+        # What nobody wants is the last panel's, so that columns end together.
+        for name in wanting:
+            lines[name] += 1
+        left -= len(wanting)
+        if not wanting:
+            lines[names[-1]] += left
+            left = 0
+    found: dict[str, Place] = {}
+    y = area.y
+    for name in names:
+        found[name] = Place(column, Region(area.x, y, area.width, lines[name] + frame))
+        y += lines[name] + frame
+    return found

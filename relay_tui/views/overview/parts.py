@@ -1,0 +1,92 @@
+"""What the overview's panels are made of: how much room there is, how a list is cut, and the words for states.
+
+A state is a mark and a word, never a colour alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from relay_core.live_state import LiveMailbox, LiveSender
+from relay_tui.lines import Line, Piece, fit
+from relay_tui.safe import clean
+from relay_tui.views.overview.board import Entry
+
+NEAR_LIMIT = 0.8
+"""The share of its limit from which a sender is said to be near it."""
+
+
+class Said(NamedTuple):
+    """What a panel says: at the right of its title, and below."""
+
+    note: Piece
+    entries: list[Entry]
+    wanted: int
+    """How many lines there would be, were there room for all."""
+
+
+class Room(NamedTuple):
+    """How much a panel may say."""
+
+    width: int
+    height: int
+    cursor: str | None
+    """The row that is shown in any case."""
+
+
+def name_fit(name: str, width: int) -> str:
+    """Return a subject in exactly so many columns: its end says more than its beginning, and whole words more."""
+    text = clean(name)
+    if not len(text) > width > 1 or not text.isascii():
+        return fit(text, width)
+    end = text[1 - width :]
+    return f"…{end[end.find('.') + 1 :] or end}".ljust(width)
+
+
+def state_of(box: LiveMailbox, warning_at: float) -> Piece:
+    """Return the state of a mailbox: a mark and a word."""
+    if box.degraded:
+        return "✗ degraded", "bad"
+    if box.pressure >= 1:
+        return "✗ critical", "bad"
+    return ("▲ warning", "warn") if box.pressure >= warning_at else ("● ok", "ok")
+
+
+def usage_of(sender: LiveSender) -> Piece:
+    """Return how a sender stands with its limit: a mark and a word."""
+    if sender.count >= sender.limit:
+        return "✗ at limit", "bad"
+    return ("▲ near", "warn") if sender.count >= NEAR_LIMIT * sender.limit else ("● ok", "ok")
+
+
+def trend_of(change: int) -> Piece:
+    """Return an arrow for a count that grows or falls."""
+    return ("↑", "warn") if change > 0 else ("↓", "ok") if change < 0 else ("·", "dim")
+
+
+def listed(
+    order: Sequence[str],
+    total: int,
+    room: Room,
+    kind: str,
+    exists: Callable[[str], bool],
+    line_of: Callable[[str], Line],
+    view: str,
+    *,
+    argument: str = "",
+    leads_to: Callable[[str], str] | None = None,
+) -> list[Entry]:
+    """Return a list's rows as far as there is room, and a last line that counts the others."""
+    cut = total > room.height > 1
+    shown = list(order[: room.height - cut])
+    kept = (room.cursor or "").removeprefix(f"{kind}:") if (room.cursor or "").startswith(f"{kind}:") else None
+    if kept and shown and kept not in shown and exists(kept):
+        shown[-1] = kept
+    entries = [
+        Entry(line_of(key), f"{kind}:{key}", (view, leads_to(key) if leads_to else f"{argument}{key}")) for key in shown
+    ]
+    if cut:
+        left = total - len(shown)
+        entries.append(Entry(((f"+{left:,} more", "dim"),), f"{kind}:", (view, argument or None)))
+    return entries

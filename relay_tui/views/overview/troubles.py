@@ -1,0 +1,152 @@
+"""What the overview says of trouble: breakers that are not closed, dead letters and their growth, adapters."""
+
+from __future__ import annotations
+
+from relay_core.filter_language import Term, render_filter
+from relay_core.live_state import LiveBreaker
+from relay_core.operations import ConfiguredAdapter
+from relay_core.subjects import is_pattern
+from relay_tui.lines import Line, Piece, fit
+from relay_tui.safe import clean
+from relay_tui.store import Store
+from relay_tui.views.overview.board import Entry
+from relay_tui.views.overview.parts import Room, Said, listed, name_fit
+from relay_tui.words import about, ahead, clock_time, number, plural
+
+_GROWTH_SECS = 60.0
+
+
+def breakers(store: Store, room: Room) -> Said:
+    """Say which targets are left alone, and when they are tried again."""
+    found = store.state.breakers
+    order = sorted(
+        (key for key, one in found.items() if one.state != "CLOSED"),
+        key=lambda key: (found[key].state != "OPEN", found[key].subject or key),
+    )
+    entries = listed(
+        order,
+        len(order),
+        room,
+        "breaker",
+        lambda key: key in order,
+        lambda key: _breaker_line(key, found[key], store.now_ms(), room.width),
+        "breakers",
+    )
+    if not order:
+        text = f"✓ all {len(found)} are closed" if found else "no target has been delivered to yet"
+        entries = [Entry(((text, "ok" if found else "dim"),))]
+    note: Piece = (f"✗ {len(order)} of {len(found)} not closed", "bad") if order else (f"{len(found)}", "dim")
+    return Said(note, entries, max(len(order), 1))
+
+
+def _breaker_line(key: str, one: LiveBreaker, now: int, width: int) -> Line:
+    state: Piece = ("✗ open", "bad") if one.state == "OPEN" else ("◐ half-open", "warn")
+    if one.forced:
+        state = ("✗ forced", "bad")
+    if one.state != "OPEN":
+        probe = "probing now"
+    else:
+        probe = "until reset" if one.forced else f"probe {ahead(one.retry_at, now)}"
+    failures = plural(one.consecutive_failures, "failure") if width >= 50 else ""
+    return (
+        (fit(state[0], 12), state[1]),
+        (name_fit(one.subject or key, width - 26 - (13 if failures else 0)), ""),
+        (fit(failures, 13, right=True), "dim") if failures else ("", ""),
+        (" ", ""),
+        (fit(probe, 13, right=True), "strong"),
+    )
+
+
+def dead_letters(store: Store, room: Room) -> Said:
+    """Say how many dead letters there are, how their number changes, and what most of them are about."""
+    groups = store.state.dead_letters
+    total = sum(group.count for group in groups.values())
+    growth, secs = store.history.dead.change("", total, _GROWTH_SECS)
+    order = sorted(groups, key=lambda key: (-groups[key].count, key))
+    wide = room.width >= 50
+
+    def line_of(key: str) -> Line:
+        group = groups[key]
+        more, _ = store.history.dead.change(key, group.count, _GROWTH_SECS)
+        count = 6 if wide else 5
+        return (
+            (fit(number(group.count), count, right=True), "strong"),
+            (fit(f"+{number(more)}" if more > 0 else "", count, right=True), "warn"),
+            (" ", ""),
+            (fit(clean(group.code), 15), "bad"),
+            (" ", ""),
+            (name_fit(group.endpoint_subject, room.width - 2 * count - (26 if wide else 17)), ""),
+            (" ", ""),
+            (clock_time(group.newest_at), "dim") if wide else ("", ""),
+        )
+
+    def filter_of(key: str) -> str:
+        group = groups[key]
+        to = group.endpoint_hash if is_pattern(group.endpoint_subject) else group.endpoint_subject
+        return render_filter([Term("code", "=", group.code), Term("to", "=", to)])
+
+    entries = listed(
+        order, len(order), room, "dead", lambda key: key in groups, line_of, "dead-letters", leads_to=filter_of
+    )
+    if not groups:
+        entries = [Entry((("✓ none", "ok"),))]
+    change = f"{growth:+,} in {about(min(secs, _GROWTH_SECS))}" if growth else "steady"
+    note: Piece = (f"{total:,}, {change}", "bad" if growth > 0 else "warn") if total else ("0", "dim")
+    return Said(note, entries, max(len(order), 1))
+
+
+_ADAPTER_STATES = {
+    "starting": ("◌ starting", "warn"),
+    "connected": ("● connected", "ok"),
+    "disconnected": ("○ disconnected", "warn"),
+    "error": ("✗ error", "bad"),
+    "stopping": ("◌ stopping", "warn"),
+}
+_RANKS = {"bad": 0, "warn": 1, "ok": 2, "dim": 3}
+
+
+def adapters(store: Store, room: Room) -> Said:
+    """Say how the ways to and from the bus are doing, those in trouble first."""
+    found = store.state.adapters
+    states = {key: _adapter_state(one) for key, one in found.items()}
+    order = sorted(found, key=lambda key: (_RANKS[states[key][1]], key))
+    entries = listed(
+        order,
+        len(order),
+        room,
+        "adapter",
+        lambda key: key in found,
+        lambda key: _adapter_line(found[key], states[key], room.width),
+        "adapters",
+    )
+    if not found:
+        entries = [Entry((("none is configured", "dim"),))]
+    bad = sum(1 for _, style in states.values() if style == "bad")
+    note: Piece = (f"✗ {bad} of {len(found)} in trouble", "bad") if bad else (f"{len(found)}", "dim")
+    return Said(note, entries, max(len(found), 1))
+
+
+def _adapter_state(one: ConfiguredAdapter) -> Piece:
+    if one.problem:
+        return "✗ problem", "bad"
+    if not one.enabled:
+        return "○ disabled", "dim"
+    return _ADAPTER_STATES[one.state.state] if one.state is not None else ("○ stopped", "warn")
+
+
+def _adapter_line(one: ConfiguredAdapter, state: Piece, width: int) -> Line:
+    wide = width >= 50
+    counts = ""
+    why = one.problem
+    if one.state is not None:
+        counts = f"{number(one.state.delivered)} ok {number(one.state.failed)} {'failed' if wide else '✗'}"
+        why = why or (one.state.last_error if state[1] == "ok" else one.state.detail)
+    word, name = (14, 14) if wide else (12, 11)
+    rest = f"{counts}  {clean(why)}".strip() if why else counts
+    return (
+        (fit(state[0], word), state[1]),
+        (" ", ""),
+        (fit(clean(one.id), name), ""),
+        (" ", ""),
+        (fit(rest, width - word - name - 2), "dim"),
+    )

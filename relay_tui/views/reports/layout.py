@@ -1,0 +1,87 @@
+"""How the reports screen says and lays out what it knows. Pure.
+
+1. A report is about a day, and fresh until the next one should be there.
+2. Columns are as wide as what is in them. Where there is too little room they are left out from the right, but for the
+   first and the one that is drawn as bars: the whole row is a key away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+from relay_core.operations import JobState
+from relay_core.protocol import Report
+from relay_tui.lines import Line, Piece, width_of
+from relay_tui.safe import clean
+from relay_tui.table import Column
+from relay_tui.views.facts import fact, wrapped
+from relay_tui.views.jobs import outcome
+from relay_tui.views.reports.sections import Section
+from relay_tui.words import ago, ahead, bar, plural
+
+_FRESH = timedelta(hours=28)
+"""After the end of its day: the next one is made in the night after, and takes its time."""
+_WIDEST = 36
+_BAR = 24
+_BAR_LEAST = 8
+_NEVER = 1 << 30
+
+
+def freshness(report: Report, now_ms: int) -> Piece:
+    """Return whether a report is as new as it should be, in words."""
+    now = datetime.fromtimestamp(now_ms / 1000, UTC)
+    try:
+        age = now - datetime.fromisoformat(report.date).replace(tzinfo=UTC) - timedelta(days=1)
+    except ValueError:  # a day that no calendar has
+        age = timedelta(milliseconds=now_ms - report.made_at)
+    if age < _FRESH:
+        return ("✓ fresh", "ok")
+    return (f"▲ {plural(age.days, 'day')} old", "warn")
+
+
+def job_lines(job: JobState, now_ms: int, width: int) -> Iterator[Line]:
+    """Yield how it stands with the job that makes the reports."""
+    if job.problem is not None:
+        yield from wrapped("nightly", f"✗ cannot run: {clean(job.problem)}", "bad", width)
+        return
+    pieces = [outcome(job, now_ms)]
+    if not job.running:
+        last = job.last
+        if last is not None and last.ended_at is not None:
+            pieces.append((f"  {ago(last.ended_at, now_ms)}", "dim"))
+        if last is not None and last.error:
+            pieces.append((f"  {clean(last.error)} (J says more)", "bad"))
+        else:
+            when = ahead(job.next_run, now_ms) if job.next_run is not None else "by hand only"
+            pieces.append((f"  next run {when}, {clean(job.schedule)}", "dim"))
+    yield fact("nightly", *pieces)
+
+
+def columns_of(section: Section, chart: int | None, width: int) -> list[Column]:
+    """Return a section's columns, as wide as what is in them; what does not fit is left out, but for the bars."""
+    widths = []
+    for at, title in enumerate(section.columns):
+        widest = max([width_of([(title, "")]), *(width_of([(row[at], "")]) for row in section.rows)])
+        widths.append(max(min(widest, _WIDEST), 3) + 1)
+    shown = list(range(len(widths)))
+    left = width - 2 - (_BAR_LEAST + 1 if chart is not None else 0)
+    while sum(widths[at] for at in shown) > left and (less := [at for at in shown if at not in (0, chart)]):
+        shown.remove(less[-1])
+    columns = [
+        Column(title, widths[at] - 1, right=at in section.numeric, from_width=0 if at in shown else _NEVER)
+        for at, title in enumerate(section.columns)
+    ]
+    if chart is not None:
+        room = width - 3 - sum(widths[at] for at in shown)
+        columns.append(Column(f"▇ {section.columns[chart]}", max(min(room, _BAR), _BAR_LEAST)))
+    return columns
+
+
+def cells_of(section: Section, at: int, chart: int | None, bar_width: int) -> tuple[Piece, ...]:
+    """Return a row's cells, the bar last."""
+    lead = section.leads[at] is not None
+    cells = [(text, "accent" if lead and not column else "") for column, text in enumerate(section.rows[at])]
+    if chart is not None:
+        cells.append((bar(section.shares[chart][at], bar_width), "accent"))
+    return tuple(cells)

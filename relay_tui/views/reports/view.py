@@ -1,0 +1,315 @@
+"""Reports: the nightly ones, how fresh they are, each as tables and bars, and making one now.
+
+1. First the list, newest first. A report that is opened shows its sections on the left and the rows of one on the
+   right; escape goes back the way it came. What a report holds is laid out by sections.py, whatever its shape.
+2. Only the newest can be too old, which is a warning: older ones are history.
+3. Reports are files, of which the state stream says nothing: the list is asked for every few seconds while it is
+   looked at, and after each run of the job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import Iterator
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal
+
+from relay_core.errors import RelayError, SupervisorUnavailable
+from relay_core.protocol import Report
+from relay_tui.actions import action
+from relay_tui.dialogs import Reader
+from relay_tui.lines import Line, Lines, Piece, line
+from relay_tui.safe import clean, clean_lines, pretty_json
+from relay_tui.table import Column, LiveTable, Row
+from relay_tui.view import View
+from relay_tui.views.facts import fact
+from relay_tui.views.jobs import run_now
+from relay_tui.views.reports.layout import cells_of, columns_of, freshness, job_lines
+from relay_tui.views.reports.sections import Section, read_sections
+from relay_tui.words import ago, date_time, plural, size
+
+REPORT_JOB = "metrics"
+"""The job that has Spark make the report, as config.json names it."""
+
+_ASK_SECS = 5.0
+_WHOLE_LINES = 2000
+_LIST = (
+    Column("DAY", 11),
+    Column("FRESHNESS", 16),
+    Column("MADE", 20),
+    Column("", 10, right=True),
+    Column("SIZE", 10, right=True),
+)
+_SECTIONS = (Column("SECTION"), Column("ROWS", 5, right=True))
+
+
+class Reports(View):
+    """The nightly reports, and one of them."""
+
+    NAME = "reports"
+    HELP = (
+        "Each night Spark makes a report of the day before. enter opens one; there tab goes from its sections to their "
+        "rows, and enter on a row goes to its traces, or shows all of it."
+    )
+    DEFAULT_CSS = """
+    #report-about { height: 3; }
+    #report-left { width: 1fr; }
+    #report-rows { width: 1fr; display: none; margin-left: 1; }
+    Reports.-open #report-rows { display: block; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._reports: list[Report] = []
+        self._trouble: str | None = None
+        self._asked_at = float("-inf")
+        self._date: str | None = None
+        """The report that is open."""
+        self._sections: list[Section] = []
+        self._shown: tuple[int | None, ...] = ()
+        """The section, the bars and the width that are laid out."""
+        self._came_from_rows = False
+        """Whether the rows get the focus back, as one of them led to another screen."""
+        self._drawn = ""
+        """The name of the column that was last chosen to be drawn as bars."""
+
+    def compose(self) -> ComposeResult:
+        """Lay out what is known of the job, the list (or the sections), and the rows."""
+        yield Lines(id="report-about")
+        with Horizontal():
+            yield LiveTable(_LIST, empty="no report yet: N makes one", id="report-left")
+            yield LiveTable([Column("")], empty="nothing in this section", id="report-rows")
+
+    @property
+    def _left(self) -> LiveTable:
+        return self.query_one("#report-left", LiveTable)
+
+    @property
+    def _rows(self) -> LiveTable:
+        return self.query_one("#report-rows", LiveTable)
+
+    @property
+    def _section(self) -> Section | None:
+        """The section under the cursor."""
+        key = self._left.key or ""
+        return self._sections[int(key)] if self._date is not None and key.isdecimal() else None
+
+    # Showing
+
+    def draw(self) -> None:
+        """Show the list, or what is open."""
+        now = self.store.clock.monotonic()
+        if self.store.is_live and now - self._asked_at >= _ASK_SECS:
+            self._asked_at = now
+            self.start(self._ask(), doing="asking for the reports")
+        self._draw_about()
+        if self._date is None:
+            self._left.set_rows([self._row(report) for report in self._reports])
+        else:
+            self._draw_section()
+
+    def on_show(self) -> None:
+        """Go on where it was left."""
+        self._asked_at = float("-inf")
+        if self._came_from_rows:
+            self._rows.focus()
+        self._came_from_rows = False
+
+    def on_live_table_moved(self, event: LiveTable.Moved) -> None:
+        """Show the section that the cursor has come to."""
+        if self._date is not None and event.table is self._left:
+            self._draw_section()
+
+    def on_resize(self) -> None:
+        """Lay out anew for another width."""
+        self.call_after_refresh(self.draw)
+
+    async def on_live_table_chosen(self) -> None:
+        """Open what was double-clicked."""
+        self.start(self.open(), doing="opening")
+
+    def opened(self, argument: str) -> None:
+        """Open the report of a day."""
+        self.start(self._open(argument), doing=f"opening the report of {clean(argument)}")
+
+    async def _ask(self) -> None:
+        try:
+            self._reports = (await self.client.reports()).reports
+            self._trouble = None
+        except SupervisorUnavailable:
+            return  # the banner says so
+        except RelayError as error:
+            self._trouble = str(error)
+        self.draw()
+
+    def _row(self, report: Report) -> Row:
+        now = self.store.now_ms()
+        word, style = freshness(report, now)
+        is_newest = report is self._reports[0]
+        cells = (
+            (word, style) if is_newest else (word.removeprefix("▲ "), "dim"),
+            date_time(report.made_at),
+            ago(report.made_at, now),
+        )
+        return Row(report.date, (clean(report.date), *cells, size(report.bytes)))
+
+    def _about(self) -> Iterator[Line]:
+        now = self.store.now_ms()
+        job = self.store.state.jobs.get(REPORT_JOB)
+        if job is not None and (self._date is None or job.running):
+            yield from job_lines(job, now, self.size.width)
+        if self._trouble is not None:
+            yield line((f" ✗ {clean(self._trouble)}", "bad"))
+        if self._date is None:
+            if self._reports:
+                yield fact("newest", freshness(self._reports[0], now), f"  of {clean(self._reports[0].date)}")
+            return
+        report = next((one for one in self._reports if one.date == self._date), None)
+        made: list[Piece] = [freshness(report, now), (f"  made {ago(report.made_at, now)}", "dim")] if report else []
+        yield line((f" Report of {clean(self._date)}  ", "title"), *made)
+        if (section := self._section) is not None:
+            pieces: list[Piece] = [(f" {section.title}", "strong"), (f"  {plural(len(section.rows), 'row')}", "dim")]
+            if (column := self._chart(section)) is not None:
+                more = f" (c: another of {len(section.shares)})" if len(section.shares) > 1 else ""
+                pieces.append((f"  bars: {section.columns[column]}{more}", "dim"))
+            yield (*pieces, (f"  {section.note}" if section.note else "", "warn"))
+
+    def _draw_section(self) -> None:
+        """Lay out the section under the cursor, if it is not there already."""
+        section = self._section
+        if section is None:
+            return
+        at, chart, width = int(self._left.key or 0), self._chart(section), self._rows.size.width
+        if not width or self._shown == (at, chart, width):  # without one it comes to the screen in a moment
+            return
+        self._shown = (at, chart, width)
+        before = self._rows.key or ""
+        columns = columns_of(section, chart, width)
+        cells = [cells_of(section, row, chart, columns[-1].width) for row in range(len(section.rows))]
+        self._rows.set_columns(columns)
+        self._rows.set_rows([Row(f"{at}:{row}", one) for row, one in enumerate(cells)])
+        if not before.startswith(f"{at}:"):
+            self._rows.go_to(0)
+        self._draw_about()
+
+    def _draw_about(self) -> None:
+        lines, about = list(self._about()), self.query_one("#report-about", Lines)
+        about.styles.height = max(len(lines), 3)
+        about.show(lines)
+
+    def _chart(self, section: Section) -> int | None:
+        """Return the column that is drawn as bars: the one last chosen by name, else the first that can be."""
+        drawn = sorted(section.shares)
+        return next((at for at in drawn if section.columns[at] == self._drawn), drawn[0] if drawn else None)
+
+    # Opening and going back
+
+    async def _open(self, date: str) -> None:
+        content = await self.client.report(date)
+        sections = await asyncio.to_thread(read_sections, content.report)  # up to 3 MB
+        self._date, self._sections, self._shown = content.date, sections, ()
+        self.add_class("-open")
+        self._left.styles.width = 30 if self.size.width >= 100 else 20
+        self._left.set_columns(_SECTIONS)
+        self._left.set_rows(
+            [Row(str(at), (one.title, f"{len(one.rows):,}")) for at, one in enumerate(sections)], empty="it is empty"
+        )
+        self._left.go_to(0)
+        self.draw()
+        self.call_after_refresh(self._draw_section)
+
+    @action("open", "Open the report; in it, go to the row's traces, or show all of the row", "enter", label="open")
+    async def open(self) -> None:
+        """Open what the cursor is on."""
+        if self._date is None:
+            if self._left.key is not None:
+                await self._open(self._left.key)
+        elif not self._rows.has_focus:
+            self._rows.focus()
+        elif (chosen := self._chosen_row()) is not None:
+            section, at = chosen
+            lead = section.leads[at]
+            if lead is not None:
+                self._came_from_rows = True
+                await self.dashboard.goto("traces", lead)
+            else:
+                self.show_row()
+
+    @action("back", "Go back: from the rows to the sections, from a report to the list", "escape", label="back")
+    def go_back(self) -> None:
+        """Go back one step."""
+        if self._date is None:
+            return
+        if self._rows.has_focus:
+            self._left.focus()
+            return
+        date, self._date, self._sections = self._date, None, []
+        self.remove_class("-open")
+        self._left.styles.width = "1fr"
+        self._left.set_columns(_LIST)
+        self.draw()
+        self._left.go_to_key(date)
+
+    @action("row", "Show all of the row", "v", label="whole row")
+    def show_row(self) -> None:
+        """Show a row as it came, with what its cells have no room for."""
+        if (chosen := self._chosen_row()) is not None:
+            section, at = chosen
+            lines = [line(text) for text in clean_lines(_json(section.sources[at]), _WHOLE_LINES)]
+            self.app.push_screen(Reader(f"{section.title}, row {at + 1:,}", lines))
+
+    @action("chart", "Draw another column as bars", "c", label="bars")
+    def draw_another(self) -> None:
+        """Choose the next numeric column."""
+        if (section := self._section) is not None and (now := self._chart(section)) is not None:
+            drawn = sorted(section.shares)
+            self._drawn = section.columns[drawn[(drawn.index(now) + 1) % len(drawn)]]
+            self._draw_section()
+
+    def _chosen_row(self) -> tuple[Section, int] | None:
+        """Return the row under the cursor and its section."""
+        _, _, at = (self._rows.key or "").partition(":")
+        section = self._section
+        return (section, int(at)) if section is not None and at and int(at) < len(section.rows) else None
+
+    # Making one, and copying
+
+    @action("run-report", "Make the nightly report now", "N", changes=True, label="run now")
+    async def run(self) -> None:
+        """Run the job, and show what it has made."""
+        job = self.store.state.jobs.get(REPORT_JOB) or next(
+            (one for one in await self.client.jobs() if one.name == REPORT_JOB), None
+        )
+        if job is None:
+            self.dashboard.tell("this supervisor makes no reports", "warning")
+            return
+        ended = await run_now(self, job)
+        if ended is not None:
+            await self._ask()
+            if self._date is not None and any(report.date == self._date for report in self._reports):
+                await self._open(self._date)
+
+    @action("copy", "Copy the row as JSON, or the report's day", "y", label="copy")
+    def copy_row(self) -> None:
+        """Copy what the cursor is on."""
+        if (chosen := self._chosen_row()) is not None:
+            section, at = chosen
+            self.dashboard.copy(_json(section.sources[at]), "the row")
+        elif self._left.key is not None and self._date is None:
+            self.dashboard.copy(self._left.key, "the day")
+
+    @action("copy-command", "Copy the command that shows the report", "Y")
+    def copy_command(self) -> None:
+        """Copy a command line."""
+        date = self._date or self._left.key
+        if date is not None:
+            self.dashboard.copy(f"relay report show {shlex.quote(date)}", "the command")
+
+
+def _json(value: object) -> str:
+    try:
+        return pretty_json(value)
+    except RecursionError:
+        return "(nested too deeply to be written out)"

@@ -1,0 +1,107 @@
+"""One span in words: who, when, with what budget, and how it ended. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from relay_core.delivery import Span, Status
+from relay_tui.lines import Line, Piece, line
+from relay_tui.safe import clean
+from relay_tui.views.traces.waterfall import Waterfall
+from relay_tui.views.traces.words import MEANINGS, OPEN, status_piece
+from relay_tui.words import clock_time, lasting, plural, size
+
+_LABEL = 10
+
+
+def span_lines(span: Span, waterfall: Waterfall, now_ms: float) -> Iterator[Line]:
+    """Yield what is known of a span."""
+    word, style = status_piece(span.status)
+    yield line(
+        (f" {clean(span.subject)}", "title"), (f"  {word}", style), (f": {MEANINGS.get(span.status, '')}", "dim")
+    )
+    if span.reason or span.code:
+        yield _labelled("why", (clean(span.code or "–"), style), ": ", clean(span.reason or "–"))
+    yield _labelled("message", clean(span.message_id), ("  size ", "dim"), size(span.size), *_replays(span))
+    yield _labelled("from", clean(span.sender))
+    yield _labelled("to", clean(span.target_subject), (f"  {clean(span.target_kind)} {clean(span.target)}", "dim"))
+    yield _labelled("times", *_times(span, now_ms))
+    yield _labelled("budget", *_budget(span, now_ms))
+    chain = " › ".join(clean(one) for one in span.ancestors[-16:])
+    yield _labelled("ancestors", chain or ("none: it came from outside", "dim"))
+    yield _labelled("parent", *_family(span, waterfall))
+    for outcome in span.outcomes[:20]:
+        yield _outcome(outcome)
+
+
+def _labelled(label: str, *pieces: str | Piece) -> Line:
+    return line((f" {label:{_LABEL}}", "dim"), *pieces)
+
+
+def _replays(span: Span) -> Iterator[str | Piece]:
+    if span.replays:
+        yield ("  replayed ", "dim")
+        yield plural(span.replays, "time")
+    if span.replay_of is not None:
+        yield ("  an edited copy of ", "dim")
+        yield clean(span.replay_of)
+
+
+def _times(span: Span, now_ms: float) -> Iterator[str | Piece]:
+    """Yield when each thing happened, and how long after the one before."""
+    yield ("sent ", "dim")
+    yield clock_time(span.sent_at, millis=True)
+    before = span.sent_at
+    end = "handled" if span.status in (Status.DONE, Status.PARTIAL) else "ended"
+    for word, at in (("stored", span.stored_at), ("claimed", span.claimed_at), (end, span.handled_at)):
+        if at is not None:
+            yield (f"  {word} ", "dim")
+            yield _delta(at - before)
+            before = at
+    if span.handled_at is not None:
+        yield ("  in all ", "dim")
+        yield lasting((span.handled_at - span.sent_at) / 1000)
+    elif span.status in OPEN:
+        yield ("  for ", "dim")
+        yield lasting((now_ms - span.sent_at) / 1000)
+
+
+def _delta(ms: float) -> str:
+    return f"+{lasting(ms / 1000)}" if ms >= 0 else f"−{lasting(-ms / 1000)} (a clock was wrong)"
+
+
+def _budget(span: Span, now_ms: float) -> Iterator[str | Piece]:
+    yield ("hops ", "dim")
+    yield f"{span.hops_before} → {span.hops_after}"
+    yield (f" of {span.max_hops}", "dim")
+    yield ("  calls left ", "dim")
+    yield f"{span.calls_before} → {span.calls_after}"
+    ended = span.handled_at if span.handled_at is not None else now_ms
+    yield ("  TTL ", "dim")
+    yield f"{_left(span.expires_at - span.sent_at)} → {_left(span.expires_at - ended)}"
+
+
+def _left(ms: float) -> str:
+    return lasting(ms / 1000) if ms > 0 else "expired"
+
+
+def _family(span: Span, waterfall: Waterfall) -> Iterator[str | Piece]:
+    yield clean(span.parent_id) if span.parent_id is not None else ("none", "dim")
+    children = waterfall.children(span.message_id)
+    yield ("  children ", "dim")
+    yield str(len(children)) if children else ("none", "dim")
+    for child in children[:2]:
+        yield f"  {clean(child)}"
+    if len(children) > 2:
+        yield (f"  and {len(children) - 2} more", "dim")
+
+
+def _outcome(outcome: dict[str, object]) -> Line:
+    ok = bool(outcome.get("ok"))
+    said = outcome.get("error") or outcome.get("detail") or ""
+    return _labelled(
+        "handler",
+        ("✓ ok " if ok else "✗ failed ", "ok" if ok else "bad"),
+        clean(str(outcome.get("handler", "–"))),
+        (f"  {clean(str(said))}" if said else "", "dim"),
+    )

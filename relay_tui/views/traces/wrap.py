@@ -1,0 +1,34 @@
+"""Long lines over several rows, broken between words, each piece in its own style."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from relay_tui.lines import Line, Piece, width_of
+
+_WORDS = re.compile(r"\s*\S+\s*")
+_MOST_ROWS = 12
+
+
+def wrapped(lines: Iterable[Line], width: int, indent: int = 8) -> Iterator[Line]:
+    """Yield lines that fit; what does not goes on below, a little further in."""
+    for one in lines:
+        if width_of(one) <= width or width <= indent + 8:
+            yield one
+        else:
+            yield from _broken(one, width, indent)
+
+
+def _broken(long: Line, width: int, indent: int) -> Iterator[Line]:
+    row: list[Piece] = []
+    rows = 0
+    for text, style in long:
+        for word in _WORDS.findall(text) or [text]:
+            if row and width_of([*row, (word.rstrip(), style)]) > width and rows < _MOST_ROWS:
+                yield tuple(row)
+                rows += 1
+                row = [(" " * indent, "")]
+                word = word.lstrip()
+            row.append((word, style))
+    yield tuple(row)

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from relay_tui.actions import EVERYWHERE, Registry, conflicts
+from relay_tui.app import SCREENS, all_actions
+from relay_tui.keys import read_keys
+
+ACTIONS = all_actions()
+
+
+def test_no_two_actions_of_a_screen_share_a_key() -> None:
+    assert list(conflicts(ACTIONS)) == []
+
+
+def test_no_action_of_a_screen_takes_a_key_that_is_everywhere_but_to_move_within_itself() -> None:
+    everywhere = {key for one in ACTIONS if one.where == EVERYWHERE for key in (one.key, *one.keys)} - {
+        None,
+        "tab",
+        "shift+tab",
+    }
+    taken = [(one.where, one.name, key) for one in ACTIONS if one.where != EVERYWHERE for key in (one.key, *one.keys)]
+    assert [one for one in taken if one[2] in everywhere] == []
+
+
+def test_what_changes_something_has_a_capital_letter_or_a_chord() -> None:
+    wrong = [one for one in ACTIONS if one.changes and one.key and not (one.key.isupper() or "+" in one.key)]
+    assert wrong == []
+
+
+def test_a_capital_letter_that_changes_nothing_goes_somewhere_or_copies() -> None:
+    harmless = {"bottom", "copy-command", "demo", "plan", *(one.name for one in SCREENS)}
+    wrong = [
+        one.name for one in ACTIONS if one.key and one.key.isupper() and not one.changes and one.name not in harmless
+    ]
+    assert wrong == []
+
+
+def test_every_screen_of_the_list_is_there_with_its_key() -> None:
+    registry = Registry(ACTIONS)
+    for one in SCREENS:
+        if one.key is not None:
+            found = registry.by_key("overview", one.key)
+            assert found is not None
+            assert found.name == one.name
+
+
+def test_read_only_leaves_out_every_action_that_changes_something() -> None:
+    registry = Registry(ACTIONS, read_only=True)
+    assert [one for one in registry.actions if one.changes] == []
+    assert {one.name for one in ACTIONS} - {one.name for one in registry.actions}
+
+
+def test_a_command_is_found_by_its_beginning_and_here_before_elsewhere() -> None:
+    registry = Registry(ACTIONS)
+    reset = registry.by_name("overview", "reset")
+    assert reset is not None
+    assert reset.where == "breakers"
+    assert registry.by_name("overview", "dead") is registry.by_name("overview", "dead-letters")
+    assert registry.by_name("overview", "no-such-thing") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "keys", "problem"),
+    [
+        pytest.param('reset = "ctrl+x"', {"reset": "ctrl+x"}, None, id="another-key"),
+        pytest.param('reset = ""', {"reset": ""}, None, id="no-key"),
+        pytest.param('rest = "B"', {}, "there is no action 'rest'", id="unknown"),
+        pytest.param("reset = 3", {}, "needs a key in quotes", id="no-text"),
+        pytest.param('reset = "F"', {}, "'F' is both reset and force", id="taken"),
+        pytest.param("reset = ", {}, "Invalid value", id="no-toml"),
+    ],
+)
+def test_the_operators_file_of_keys(tmp_path: Path, text: str, keys: dict[str, str], problem: str | None) -> None:
+    path = tmp_path / "keys.toml"
+    path.write_text(text)
+    found, problems = read_keys(path, ACTIONS)
+    assert found == keys
+    assert problem is None or problem in problems[0]
+    assert (problem is None) == (problems == [])
+
+
+def test_a_key_of_the_operators_takes_the_place_of_ours() -> None:
+    registry = Registry(ACTIONS, keys={"reset": "ctrl+x", "force": ""})
+    assert registry.by_key("breakers", "X") is None
+    assert registry.by_key("breakers", "F") is None
+    found = registry.by_key("breakers", "ctrl+x")
+    assert found is not None
+    assert found.name == "reset"

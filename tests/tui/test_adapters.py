@@ -1,0 +1,178 @@
+"""The adapters screen: real plugins on a real supervisor, switched, tested and reloaded by keys."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.supervisor.inside import a_client, a_supervisor
+from tests.tui.desk import a_dashboard
+
+PLUGIN = Path(__file__).parent.parent / "supervisor" / "plugins" / "diary.py"
+SENDER = "relay.agent.a"
+
+
+class Home:
+    """A data directory with a plugin, and the files that lead it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        (path / "plugins").mkdir(mode=0o700)
+        shutil.copyfile(PLUGIN, path / "plugins" / "diary.py")
+        (path / "plugins" / "diary.py").chmod(0o600)
+
+    def write(self, *ids: str, text: str | None = None, **more: object) -> None:
+        entries = [{"id": id, "path": "plugins/diary.py", "config": {"diary": str(self.path / "diary")}} for id in ids]
+        # Through a rename, so that a reload never meets half a file.
+        draft = self.path / "adapters.draft"
+        draft.write_text(text if text is not None else json.dumps({"adapters": entries, **more}))
+        draft.rename(self.path / "adapters.json")
+
+    def mark(self, id: str, what: str) -> Path:
+        path = self.path / f"{id}.{what}"
+        path.touch()
+        return path
+
+    def saved(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.path / "adapters.json").read_text())
+        return {entry["id"]: entry.get("enabled", True) for entry in found["adapters"]}
+
+
+@pytest.fixture
+def home(data_dir: Path) -> Iterator[Home]:
+    yield Home(data_dir)
+    for name in [name for name in sys.modules if name.startswith("relay_plugin")]:
+        del sys.modules[name]
+
+
+async def test_an_adapter_shows_its_counts_patterns_breaker_and_bindings(home: Home) -> None:
+    home.write("diary", bindings=[{"chat": "relay.out.*", "agent": "relay.agent.b", "start": "both"}])
+    async with a_supervisor(home.path) as supervisor, a_client(supervisor) as client:
+        await client.publish("relay.out.x", 1, sender=SENDER)
+        async with a_dashboard(supervisor) as desk:
+            await desk.press("4")
+            await desk.until(r"● connected +diary +plugins/diary.py +1 +0 +0 +\d+s +– unknown")
+            await desk.until("takes +relay.out.>  priority 0")
+            await desk.until("breaker +● closed  0 failures in a row  relay.adapter.diary")
+            await desk.until(r"binding +relay.out.\* → relay.agent.b  either begins")
+            await desk.press("b")
+            await desk.until(lambda: desk.view.NAME == "breakers")
+
+
+async def test_an_adapter_is_disabled_after_a_question_and_enabled_again(home: Home) -> None:
+    home.write("a", "b")
+    async with a_supervisor(home.path) as supervisor, a_dashboard(supervisor) as desk:
+        await desk.press("4")
+        await desk.until("● connected +b")
+        await desk.press("j", "D")
+        await desk.until(r"Disable the adapter b\?")
+        await desk.until(r"Its mail waits \(0 messages now\)")
+        await desk.press("n")
+        await desk.until("● connected +b")
+        assert home.saved() == {"a": True, "b": True}
+
+        await desk.press("D", "y")
+        await desk.until("– disabled +b")
+        await desk.until("disabled: its mail waits; E runs it again")
+        assert home.saved() == {"a": True, "b": False}
+
+        await desk.press("E")
+        await desk.until("b is connected")
+        await desk.until("● connected +b")
+        assert home.saved() == {"a": True, "b": True}
+
+
+async def test_a_test_tells_in_words_what_it_found(home: Home) -> None:
+    home.write("a")
+    async with a_supervisor(home.path) as supervisor, a_dashboard(supervisor) as desk:
+        await desk.press("4")
+        await desk.until("● connected +a")
+        await desk.press("T")
+        await desk.until("a is well: connected")
+        await desk.until("✓ well")
+
+        home.mark("a", "sick")
+        await desk.press("T")
+        await desk.until("a is not well: the health probe failed")
+        await desk.until("✗ error +a .*✗ not well")
+
+        await desk.press("D", "y")
+        await desk.until("– disabled +a")
+        await desk.press("T")
+        await desk.until("a is not running: it is disabled")
+
+
+async def test_one_that_does_not_start_says_why_and_when_it_is_tried_again(home: Home) -> None:
+    home.write("a")
+    refused = home.mark("a", "unstartable")
+    async with a_supervisor(home.path) as supervisor, a_dashboard(supervisor) as desk:
+        await desk.press("4")
+        await desk.until("✗ not running +a")
+        await desk.until("problem +.*was refused")
+        await desk.until("next start +(in .*|now)")
+        refused.unlink()
+        await desk.press("L")
+        await desk.until("● connected +a")
+        await desk.until("a is connected")
+
+
+async def test_what_is_wrong_with_the_file_stands_on_top_until_it_is_mended(home: Home) -> None:
+    home.write("a")
+    async with a_supervisor(home.path) as supervisor, a_dashboard(supervisor) as desk:
+        await desk.press("4")
+        await desk.until("● connected +a")
+        home.write(text='{"adapters": [')
+        await desk.press("colon")
+        await desk.type("reload-adapters")
+        await desk.press("enter")
+        await desk.until("✗ .*adapters.json is not JSON")
+        assert "● connected    a" in desk.text()
+
+        home.write("a", "b")
+        await desk.press("colon")
+        await desk.type("reload-adapters")
+        await desk.press("enter")
+        await desk.until("adapters.json was read: 2 adapters")
+        await desk.until(lambda: "✗" not in desk.text())
+        await desk.until("● connected +b")
+
+
+async def test_a_bad_entry_is_shown_and_costs_no_other(home: Home) -> None:
+    hostile = {"id": "bad", "type": "\x1b[31mnone\u202e", "config": {}}
+    entry = {"id": "a", "path": "plugins/diary.py", "config": {"diary": str(home.path / "diary")}}
+    home.write(text=json.dumps({"adapters": [hostile, entry]}))
+    async with a_supervisor(home.path) as supervisor, a_dashboard(supervisor, size=(80, 24)) as desk:
+        await desk.press("4")
+        await desk.until("✗ not running +bad")
+        await desk.until("● connected +a")
+        await desk.until(r"bad  ␛\[31mnone‹U\+202E›  relay.adapter.bad")
+        assert desk.text().replace("\n", "").isprintable()
+
+
+async def test_its_dead_letters_are_a_key_away(home: Home) -> None:
+    home.write("a")
+    async with a_supervisor(home.path) as supervisor, a_dashboard(supervisor) as desk:
+        await desk.press("4")
+        await desk.until("● connected +a")
+        await desk.press("d")
+        await desk.until(lambda: desk.view.NAME == "dead-letters")
+        await desk.until("to~relay.adapter.a")
+
+
+async def test_who_may_only_read_changes_nothing(home: Home) -> None:
+    home.write("a")
+    async with a_supervisor(home.path) as supervisor, a_dashboard(supervisor, read_only=True) as desk:
+        await desk.press("4")
+        await desk.until("● connected +a")
+        await desk.press("D", "y", "L", "T", "E")
+        await desk.until("sent to the terminal's clipboard")  # by y, which is a key of its own here
+        for name in ("enable", "disable", "test", "reload", "reload-adapters"):
+            assert desk.app.registry.by_name("adapters", name) is None
+        assert home.saved() == {"a": True}
+        assert (home.path / "diary").read_text().splitlines() == ["a start - v1"]

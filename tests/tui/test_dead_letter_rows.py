@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relay_core.deadletters import DeadLetterSummary
+from relay_core.filter_language import Term, parse_filter
+from relay_core.protocol import DeadLetterSummaries
+from relay_tui.views.dead_letters.choice import Choice, Marks, chosen, is_half_typed
+from relay_tui.views.dead_letters.rows import LetterRows, first_rows
+from relay_tui.views.dead_letters.text import body_lines, diff_lines
+
+
+def summary(number: int) -> DeadLetterSummary:
+    return DeadLetterSummary(
+        message_id=f"{number:026}",
+        endpoint_hash="h",
+        endpoint_subject="relay.a",
+        subject="relay.a",
+        sender="relay.b",
+        code="no_match",
+        reason="nobody",
+        failed_at=1.0,
+        replays=0,
+        size=1,
+    )
+
+
+def page_of(numbers: set[int], after: str | None, limit: int) -> DeadLetterSummaries:
+    """Answer as the supervisor does: newest first, after a key, with a cursor if there is more."""
+    rest = [one for one in map(summary, sorted(numbers, reverse=True)) if after is None or one.cursor < after]
+    rows = rest[:limit]
+    cursor = rows[-1].cursor if len(rest) > limit else None
+    return DeadLetterSummaries(rows=rows, total=len(numbers), cursor=cursor)
+
+
+def keys(rows: LetterRows) -> list[str]:
+    return [rows[at].key for at in range(len(rows))]
+
+
+NUMBERS = st.sets(st.integers(0, 60), max_size=40)
+
+
+@given(NUMBERS, NUMBERS, st.integers(1, 9), st.integers(0, 5), st.integers(0, 40), st.integers(1, 9))
+def test_a_page_is_the_truth_about_its_stretch_whatever_was_held(
+    before: set[int], after: set[int], limit: int, pages: int, at: int, window: int
+) -> None:
+    rows = first_rows(page_of(before, None, limit))
+    for _ in range(pages):
+        if rows.cursor is not None:
+            rows.put(page_of(before, rows.cursor, limit), after=rows.cursor)
+    begin = rows.key_before(min(at, len(rows)))
+    page = page_of(after, begin, window)
+    is_last = not any(key < (page.cursor or "") for key in keys(rows))
+    rows.put(page, after=begin)
+
+    held = keys(rows)
+    assert held == sorted(held, reverse=True)
+    assert all(rows.find(key) == at for at, key in enumerate(held))
+    stretch = [key for key in held if (begin is None or key < begin) and key >= (page.cursor or "")]
+    assert stretch == [row.cursor for row in page.rows]
+    if is_last:  # what is beyond can be got from here on
+        while rows.cursor is not None:
+            rows.put(page_of(after, rows.cursor, limit), after=rows.cursor)
+        rest = [key for key in keys(rows) if begin is None or key < begin]
+        assert rest == [row.cursor for row in page_of(after, begin, 100).rows]
+
+
+@given(NUMBERS, st.integers(-1, 61))
+def test_a_key_that_is_not_there_has_a_place_all_the_same(numbers: set[int], other: int) -> None:
+    rows = first_rows(page_of(numbers, None, 100))
+    key = f"{other:026}/h" if other >= 0 else ""
+    assert rows.place(key) == sum(number > other for number in numbers)
+    assert (rows.find(key) is not None) == (other in numbers)
+
+
+def test_everything_behind_a_filter_is_marked_as_that_minus_what_was_unmarked() -> None:
+    marks = Marks()
+    marks.mark_everything()
+    marks.toggle("B/h")
+    assert "A/h" in marks
+    assert "B/h" not in marks
+    meant = chosen(marks, ' reason~"no stock" ', "C/h")
+    assert meant is not None
+    assert meant.ids is None
+    assert parse_filter(meant.where) == (Term("reason", "~", "no stock"), Term("id", "=", "B/h", negated=True))
+
+
+@pytest.mark.parametrize(
+    ("marked", "key", "meant"),
+    [
+        ((), None, None),
+        ((), "A/h", Choice(ids=("A/h",))),
+        (("C/h", "B/h"), "A/h", Choice(ids=("B/h", "C/h"))),
+    ],
+    ids=["nothing", "the row under the cursor", "what is marked, not the row"],
+)
+def test_what_an_action_is_about(marked: tuple[str, ...], key: str | None, meant: Choice | None) -> None:
+    marks = Marks()
+    for one in marked:
+        marks.toggle(one)
+    assert chosen(marks, "code=x", key) == meant
+
+
+@pytest.mark.parametrize(
+    ("text", "is_half"),
+    [
+        ("rea", True),
+        ("!rea", True),
+        ("code=a to", True),
+        ("reason~x", False),
+        ("order", False),
+        ("to ", False),
+        ("", False),
+    ],
+)
+def test_a_name_of_a_field_is_half_typed(text: str, is_half: bool) -> None:
+    assert is_half_typed(text) is is_half
+
+
+def plain(lines: list[tuple[tuple[str, str], ...]]) -> list[str]:
+    return ["".join(text for text, _ in line) for line in lines]
+
+
+def test_a_difference_has_some_lines_around_it_and_is_bounded() -> None:
+    before = "\n".join(f"line {number}" for number in range(30))
+    shown = plain(diff_lines(before, before.replace("line 20", "line twenty"), 80))
+    assert "  -line 20" in shown
+    assert "  +line twenty" in shown
+    assert "   line 17" in shown
+    assert not any("line 3" in one for one in shown)
+    long = "\n".join(f"a {number}" for number in range(50_000))
+    assert plain(diff_lines(long, long.replace("a", "b"), 80))[0] == "  - 50,000 lines"
+
+
+def test_a_body_is_wrapped_and_not_cut() -> None:
+    assert plain(body_lines("abcdefgh", 6)) == ["  abcd", "  efgh"]
+    assert plain(body_lines("ééééé漢漢", 6)) == ["  éééé", "  é漢", "  漢"]
+    assert "more lines" in plain(body_lines("x\n" * 9000, 80))[-1]

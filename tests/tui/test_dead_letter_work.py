@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import json
+import shlex
+import stat
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from relay_supervisor.cli.arguments import dead_letter_filter
+from tests.supervisor.inside import a_client, a_supervisor
+from tests.tui.desk import a_dashboard
+from tests.tui.letters import FLAKY, astray, ids, refused
+from tests.tui.terminal import Terminal
+
+
+def an_editor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *texts: str | None) -> Path:
+    """Make $EDITOR write these texts, one after the other (None leaves the file); return where it notes the file."""
+    script, noted = tmp_path / "editor", tmp_path / "noted"
+    queue = tmp_path / "texts.json"
+    queue.write_text(json.dumps(texts))
+    script.write_text(
+        f"""#!{sys.executable}
+import json, os, sys
+queue, path = {str(queue)!r}, sys.argv[1]
+texts = json.load(open(queue))
+open({str(noted)!r}, "a").write(f"{{oct(os.stat(path).st_mode)}} {{path}}\\n")
+if texts[0] is not None:
+    open(path, "w").write(texts[0])
+json.dump(texts[1:], open(queue, "w"))
+"""
+    )
+    script.chmod(0o700)
+    monkeypatch.setenv("VISUAL", "")
+    monkeypatch.setenv("EDITOR", str(script))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return noted
+
+
+def text_of(path: str) -> str:
+    return Path(path).read_text()
+
+
+def is_there(path: str) -> bool:
+    return Path(path).exists()
+
+
+def files_of(directory: Path) -> list[str]:
+    return sorted(one.name for one in directory.iterdir() if one.name != "data")
+
+
+async def test_an_edit_is_shown_as_a_difference_and_then_replayed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted = an_editor(monkeypatch, tmp_path, '{"n": ', '{"n": 0, "colour": "red", "more": true}')
+    async with a_supervisor(tmp_path / "data") as supervisor, a_client(supervisor) as client:
+        await refused(client, FLAKY, colour="blue")
+        async with a_dashboard(supervisor) as desk:
+            await desk.press("6")
+            await desk.until("1 match")
+            await desk.press("E")
+            await desk.until("That is no payload. Edit again")
+            await desk.until("not JSON: .*line 1")
+            await desk.press("y")
+            await desk.until('- +"colour": "blue"')
+            await desk.until('\\+ +"colour": "red"')
+            assert len(await ids(client)) == 1
+            await desk.press("y")
+            await desk.until("sent as")
+            await desk.until("no dead letters: everything was delivered")
+
+            (envelope,) = await client.claim(FLAKY)
+            assert envelope.payload == {"n": 0, "colour": "red", "more": True}
+            await client.fail(FLAKY, envelope.id, "still not right")
+            await desk.until("1 match")
+            await desk.press("enter")
+            await desk.until("Edited  a copy of")
+            await desk.until('- +"colour": "blue"')
+    mode, name = noted.read_text().split("\n")[0].split()
+    assert stat.S_IMODE(int(mode, 8)) == 0o600
+    assert not is_there(name)
+
+
+async def test_an_edit_that_is_not_sent_is_kept_and_one_without_a_change_is_not_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted = an_editor(monkeypatch, tmp_path, None, '{"n": 7}', "[1, NaN]")
+    async with a_supervisor(tmp_path / "data") as supervisor, a_client(supervisor) as client:
+        await refused(client, FLAKY)
+        async with a_dashboard(supervisor) as desk:
+            await desk.press("6")
+            await desk.until("1 match")
+            await desk.press("E")
+            await desk.until("nothing was changed, so nothing was sent")
+            await desk.press("E")
+            await desk.until('\\+ +"n": 7')
+            await desk.press("e")  # again
+            await desk.until("NaN")
+            await desk.press("y")
+            await desk.until("The bus did not take it. Edit again")
+            await desk.press("n")
+            await desk.until("nothing was sent; your text is kept in")
+        assert len(await ids(client)) == 1
+    assert text_of(noted.read_text().split()[-1]) == "[1, NaN]"
+
+
+async def test_the_editor_has_the_terminal_to_itself(tmp_path: Path) -> None:
+    script, go_on = tmp_path / "editor", tmp_path / "go-on"
+    script.write_text(
+        '#!/bin/sh\necho THE EDITOR IS HERE\nread answer\necho "GOT $answer"\n'
+        f'while [ ! -e {go_on} ]; do sleep 0.05; done\necho \'{{"n": "edited"}}\' > "$1"\n'
+    )
+    script.chmod(0o700)
+    async with a_supervisor(tmp_path / "data") as supervisor, a_client(supervisor) as client:
+        await refused(client, FLAKY)
+        command = [sys.executable, "-m", "relay_tui", "--socket", str(supervisor.socket)]
+        command += ["--data-dir", str(tmp_path / "data")]
+        async with Terminal(command, env={"EDITOR": str(script), "VISUAL": ""}) as terminal:
+            await terminal.until("live")
+            terminal.send("6")
+            await terminal.until("1 match")
+            terminal.send("E")
+            await terminal.until("THE EDITOR IS HERE")
+            before = terminal.send("j6?q\r")
+            await terminal.until_raw(b"GOT j6?q", since=before)
+            quiet = len(terminal.raw)
+            updates = 0
+            async for _ in client.watch():  # the bus goes on, and the dashboard paints nothing of it
+                await astray(client)
+                updates += 1
+                if updates == 5:
+                    break
+            assert bytes(terminal.raw[quiet:]).strip() == b""
+            go_on.touch()
+            await terminal.until('"n": "edited"')
+            terminal.send("y")
+            await terminal.until("sent as")
+            await terminal.until("5 match")
+            assert (await client.inbox(FLAKY))[0].payload == {"n": "edited"}
+
+
+async def test_a_purge_needs_the_count_typed_and_takes_what_was_frozen(tmp_path: Path) -> None:
+    async with a_supervisor(tmp_path) as supervisor, a_client(supervisor) as client:
+        await astray(client, 12)
+        async with a_dashboard(supervisor) as desk:
+            await desk.press("6")
+            await desk.until("12 match")
+            await desk.press("a", "X")
+            await desk.until("Purge 12 dead letters")
+            await astray(client, 1)
+            await desk.until(lambda: desk.app.store.state.dead_letters and "13" in desk.text())
+            await desk.type("13")
+            await desk.press("enter")
+            await desk.until("that is not 12: nothing was done")
+            assert len(await ids(client)) == 13
+            await desk.press("backspace")
+            await desk.type("2")
+            await desk.press("enter")
+            await desk.until("12 dead letters purged")
+            await desk.until("no filter  1 match")
+            assert "marked" not in desk.text()
+
+
+async def test_an_export_is_private_whole_and_never_written_over_unasked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with a_supervisor(tmp_path / "data") as supervisor, a_client(supervisor) as client:
+        await refused(client, FLAKY, 3)
+        chosen = (await ids(client))[:2]
+        async with a_dashboard(supervisor) as desk:
+            await desk.press("6")
+            await desk.until("3 match")
+            await desk.press("space", "space", "W")
+            await desk.until("Export 2 dead letters to which file")
+            await desk.until("dead-letters-20")
+            await desk.press("enter")
+            await desk.until("2 dead letters exported to")
+            (name,) = files_of(tmp_path)
+            path = tmp_path / name
+            assert {json.loads(one)["messageId"] for one in path.read_text().splitlines()} == set(chosen)
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+            mine = tmp_path / "mine"
+            mine.write_text("precious")
+            await desk.press("W")
+            await desk.until("Export 2 dead letters to which file")
+            await desk.press(*["backspace"] * 40)
+            await desk.type("mine")
+            await desk.press("enter")
+            await desk.until("Write over the file that is there")
+            await desk.press("n")
+            assert mine.read_text() == "precious"
+        assert files_of(tmp_path) == [name, "mine"]
+
+
+async def test_what_is_meant_is_copied_as_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    async with a_supervisor(tmp_path / "data") as supervisor, a_client(supervisor) as client:
+        await refused(client, FLAKY, 3)
+        newest = (await client.dead_letters())[-1].cursor
+        async with a_dashboard(supervisor) as desk:
+            copied = tmp_path / "relay" / "clipboard.txt"
+            await desk.press("6")
+            await desk.until("3 match")
+            await desk.press("y")
+            await desk.until("the id sent")
+            assert newest.startswith(copied.read_text())
+            command = ["relay", "dlq", "replay", "--socket", str(supervisor.socket)]
+            await desk.press("Y")
+            await desk.until("the command sent")
+            assert shlex.split(copied.read_text()) == [*command, newest]
+
+            await desk.app.goto("dead-letters", 'reason~"no stock" age<1h')
+            await desk.until("age<1h  3 match")
+            await desk.press("a", "space")
+            await desk.until("marked but 1")
+            await desk.press("Y")
+            where = f'reason~"no stock" age<1h !id={newest}'
+            await desk.until(lambda: shlex.split(copied.read_text()) == [*command, "--where", where])
+            found = dead_letter_filter(where=where)
+            assert found is not None
+            assert len(await client.dead_letters(filter=found)) == 2

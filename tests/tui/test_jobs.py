@@ -1,0 +1,125 @@
+"""The jobs screen: what is shown of each, and a run that is followed to its end, wherever its operator goes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from relay_core.config import RelayConfig, merge_config
+from relay_supervisor.supervisor import Supervisor
+from tests.supervisor.inside import a_client, a_supervisor
+from tests.tui.desk import a_dashboard
+
+WAITS = "import sys; print('begun'); print(open(sys.argv[1]).read(), end=''); sys.exit(int(sys.argv[2]))"
+
+
+def nightly(*command: object) -> dict[str, Any]:
+    """Return a configuration whose nightly job is a program of ours."""
+    return {
+        "durability": "os",
+        "jobs": {"metrics": {"enabled": False, "command": [sys.executable, "-c", *map(str, command)]}},
+    }
+
+
+def gate(path: Path) -> Path:
+    """Make a pipe: whoever reads it waits until somebody has written."""
+    os.mkfifo(path)
+    return path
+
+
+async def test_a_job_is_run_now_and_its_outcome_shown(tmp_path: Path) -> None:
+    async with a_supervisor(tmp_path) as supervisor:
+        async with a_dashboard(supervisor) as desk:
+            await desk.press("J")
+            await desk.until(r"expire +every 60 s +in \d+s +– not run yet")
+            await desk.until("Make dead letters of messages whose TTL has passed")
+            await desk.press("N")
+            await desk.until(r"expire has ended well in .*: 0 expired")
+            await desk.until(r"expire +every 60 s +in \d+s +✓ ok")
+            await desk.until("counted +0 expired")
+        async with a_client(supervisor) as client:
+            (job,) = [job for job in await client.jobs() if job.name == "expire"]
+            assert job.last is not None
+            assert job.last.outcome == "ok"
+
+
+async def test_a_job_that_cannot_run_says_why_and_what_helps(tmp_path: Path) -> None:
+    async with a_supervisor(tmp_path) as supervisor, a_dashboard(supervisor) as desk:
+        await desk.press("J", "G")
+        await desk.until("metrics +daily at 02:15 UTC +✗ cannot run")
+        await desk.until(r"✗ the Spark part is not installed: run pip install 'relay-bus\[spark\]'")
+        await desk.press("N")
+        await desk.until("Run the job now: the job metrics cannot run")
+
+
+async def test_the_end_of_a_run_is_told_on_whichever_screen_the_operator_is(tmp_path: Path) -> None:
+    pipe = gate(tmp_path / "gate")
+    async with a_supervisor(tmp_path / "data", nightly(WAITS, pipe, 3)) as supervisor, a_dashboard(supervisor) as desk:
+        await desk.press("J", "G")
+        await desk.until("metrics .*– by hand only")
+        await desk.press("N")
+        await desk.until(r"◐ running \d+s")
+        await desk.press("N")
+        await desk.until("metrics is under way already: it was begun .* ago")
+
+        await desk.press("2")
+        await desk.until("no target has been delivered to yet")
+        pipe.write_text("a \x1b[2Jlast [red]word[/red]\n")
+        await desk.until("metrics failed: .*exit")
+
+        await desk.press("J")
+        await desk.until("✗ failed")
+        await desk.until("│ begun")
+        await desk.until(r"│ a ␛\[2Jlast \[red\]word\[/red\]")
+
+
+async def test_a_run_whose_supervisor_has_been_started_anew_is_not_waited_for(tmp_path: Path) -> None:
+    config = merge_config(RelayConfig(), nightly(WAITS, gate(tmp_path / "gate"), 0))
+    data_dir, socket = tmp_path / "data", tmp_path / "s"
+    first = await Supervisor(data_dir, socket, config=config).__aenter__()
+    async with a_dashboard(first) as desk:
+        await desk.press("J", "G")
+        await desk.until("metrics")
+        await desk.press("N")
+        await desk.until("◐ running")
+        await first.__aexit__(None, None, None)
+        async with Supervisor(data_dir, socket, config=config):
+            await desk.until("metrics: the supervisor was started anew")
+
+
+async def test_a_long_output_is_scrolled_after_tab(tmp_path: Path) -> None:
+    program = "print(*range(300), sep=chr(10))"
+    async with a_supervisor(tmp_path, nightly(program)) as supervisor, a_dashboard(supervisor) as desk:
+        await desk.press("J", "G")
+        await desk.until("metrics")
+        await desk.press("N")
+        await desk.until("│ 0\n")
+        assert "│ 299" not in desk.text()
+        await desk.press("tab", "G")
+        await desk.until("│ 299")
+
+
+async def test_a_job_is_run_by_its_name_from_any_screen(tmp_path: Path) -> None:
+    async with a_supervisor(tmp_path) as supervisor, a_dashboard(supervisor) as desk:
+        await desk.press("colon")
+        await desk.type("run-job index")
+        await desk.press("enter")
+        await desk.until("index has ended well")
+        await desk.press("colon")
+        await desk.type("run-job tea")
+        await desk.press("enter")
+        await desk.until("there is no job tea")
+
+
+async def test_who_may_only_read_runs_nothing(tmp_path: Path) -> None:
+    async with a_supervisor(tmp_path) as supervisor, a_dashboard(supervisor, read_only=True) as desk:
+        await desk.press("J")
+        await desk.until("expire")
+        await desk.press("N")
+        await desk.press("colon")
+        await desk.type("run-job index")
+        await desk.press("enter")
+        await desk.until("there is no command 'run-job'")
+        assert all(job.last is None for job in supervisor.services.jobs.states())

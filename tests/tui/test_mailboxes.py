@@ -1,0 +1,251 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from relay_core.live_state import LiveMailbox
+from relay_tui.table import LiveTable, Row
+from relay_tui.views.mailboxes.order import Ranking
+from tests.supervisor.inside import a_client, a_supervisor, until
+from tests.tui.desk import Desk, a_dashboard
+
+SMALL_BOXES = {"reliability": {"backpressure": {"maxMailboxSize": 10}, "rateLimit": {"maxPerWindow": 20}}}
+
+
+def subjects(desk: Desk) -> list[str]:
+    """Return the mailboxes in the order in which they are shown."""
+    boxes = desk.app.store.state.mailboxes
+    return [boxes[key].subject.rpartition(".")[2] for key in desk.view.query_one("#boxes", LiveTable).keys]
+
+
+async def test_mailboxes_and_senders_say_how_they_are(tmp_path: Path) -> None:
+    async with a_supervisor(tmp_path, SMALL_BOXES) as supervisor, a_client(supervisor) as client:
+        for name in ("calm", "full"):
+            await client.register_endpoint(f"relay.agent.{name}")
+        for _ in range(10):
+            await client.publish("relay.agent.full", "work", sender="relay.desk.a")
+        await client.claim("relay.agent.full")
+        async with a_dashboard(supervisor) as desk:
+            await desk.press("3")
+            await desk.until(r"relay.agent.full +▲ warning +█+ +90% +9 . +\d+s +– +1 +0 +0 endpoint")
+            await desk.until(r"relay.agent.calm +● ok +0% +0 · +– +– +0 +0 +0 endpoint")
+            await desk.until(r"relay.desk.a +● ok +█+ +50% +10 +20 +\d+s +in \d+s")
+
+
+async def test_o_goes_through_the_orders(tmp_path: Path) -> None:
+    async with a_supervisor(tmp_path, SMALL_BOXES) as supervisor, a_client(supervisor) as client:
+        for name, count in (("c", 1), ("a", 0), ("b", 3)):
+            await client.register_endpoint(f"relay.agent.{name}")
+            for _ in range(count):
+                await client.publish(f"relay.agent.{name}", 1, sender="relay.desk.a")
+        async with a_dashboard(supervisor) as desk:
+            await desk.press("3")
+            await desk.until("by pressure")
+            await desk.until(lambda: subjects(desk) == ["b", "c", "a"])
+            await desk.press("o")
+            await desk.until("by depth")
+            assert subjects(desk) == ["b", "c", "a"]
+            await desk.press("o")
+            await desk.until("by oldest")
+            assert subjects(desk) == ["c", "b", "a"]
+            await desk.press("o")
+            await desk.until("by name")
+            assert subjects(desk) == ["a", "b", "c"]
+
+
+async def test_a_filter_shows_what_has_it_in_its_subject_and_escape_takes_it_away(tmp_path: Path) -> None:
+    async with a_supervisor(tmp_path) as supervisor, a_client(supervisor) as client:
+        for name in ("alpha", "beta", "alphabet"):
+            await client.register_endpoint(f"relay.agent.{name}")
+        async with a_dashboard(supervisor) as desk:
+            await desk.press("3")
+            await desk.until("relay.agent.beta")
+            await desk.press("/")
+            await desk.type("ALPHA")
+            await desk.until("2 of 3")  # as it is typed
+            await desk.press("enter")
+            assert subjects(desk) == ["alpha", "alphabet"]
+            await desk.press("j")
+            await desk.until("▶ relay.agent.alphabet")
+            await desk.press("escape")
+            await desk.until("relay.agent.beta")
+            assert "▶ relay.agent.alphabet" in desk.text()
+
+
+async def test_an_open_mailbox_shows_its_mail_and_takes_none(tmp_path: Path) -> None:
+    async with a_supervisor(tmp_path) as supervisor, a_client(supervisor) as client:
+        await client.register_endpoint("relay.agent.a")
+        first = await client.publish(
+            "relay.agent.a", {"content": "the first\x1b[31m"}, sender="relay.desk.x", reply_to="relay.desk.y"
+        )
+        async with a_dashboard(supervisor) as desk:
+            await desk.press("3")
+            await desk.until("relay.agent.a")
+            await desk.press("enter")
+            await desk.until(rf"id +{first.message_id}")
+            await desk.until(r"reply to +relay.desk.y")
+            await desk.until(r"budget +hop \d of 5, \d+ calls left, expires in")
+            await desk.until(r"the first\\u001b\[31m")
+
+            await client.publish("relay.agent.a", {"content": "the second"}, sender="relay.desk.z")
+            await desk.until("relay.desk.z")  # it follows the mailbox
+            assert rf"id        {first.message_id}" in desk.text()
+            await desk.press("j")
+            await desk.until(r"from +relay.desk.z")
+
+            await desk.press("escape")
+            await desk.until("Senders")
+        assert len(await client.claim("relay.agent.a", 5)) == 2
+
+
+async def test_a_message_leads_to_its_trace(tmp_path: Path) -> None:
+    async with a_supervisor(tmp_path) as supervisor, a_client(supervisor) as client:
+        await client.register_endpoint("relay.agent.a")
+        await client.publish("relay.agent.a", 1, sender="relay.desk.x")
+        async with a_dashboard(supervisor) as desk:
+            await desk.press("3")
+            await desk.until("relay.agent.a")
+            await desk.press("t")  # there is no message yet
+            assert desk.view.NAME == "mailboxes"
+            await desk.press("enter")
+            await desk.until("relay.desk.x")
+            await desk.press("t")
+            await desk.until(lambda: desk.view.NAME == "traces")
+
+
+async def test_y_copies_what_the_cursor_is_on_and_capital_y_a_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    copied = tmp_path / "relay" / "clipboard.txt"
+    async with a_supervisor(tmp_path / "data") as supervisor, a_client(supervisor) as client:
+        await client.register_endpoint("relay.agent.a")
+        sent = await client.publish("relay.agent.a", 1, sender="relay.desk.x")
+        async with a_dashboard(supervisor) as desk:
+            await desk.press("3")
+            await desk.until("relay.agent.a")
+            found = {}
+            for key in ("y", "Y"):
+                await desk.press(key)
+                found[key] = copied.read_text()
+            assert found == {"y": "relay.agent.a", "Y": "relay inbox relay.agent.a"}
+            await desk.press("enter")
+            await desk.until("relay.desk.x")
+            await desk.press("y")
+            assert copied.read_text() == sent.message_id
+
+
+async def test_a_long_message_is_wrapped_and_can_be_scrolled(tmp_path: Path) -> None:
+    async with a_supervisor(tmp_path) as supervisor, a_client(supervisor) as client:
+        await client.register_endpoint("relay.agent.a")
+        await client.publish("relay.agent.a", {"long": "x" * 3000 + "the end"}, sender="relay.desk.x")
+        async with a_dashboard(supervisor, size=(80, 24)) as desk:
+            await desk.press("3")
+            await desk.until("relay.agent.a")
+            await desk.press("enter")
+            await desk.until("Message tab to scroll it")
+            await desk.press("tab")
+            await desk.until("▶ Message")
+            await desk.press("G")
+            await desk.until("the end")
+
+
+async def test_an_endpoint_is_registered_and_unregistered(tmp_path: Path) -> None:
+    async with a_supervisor(tmp_path) as supervisor, a_client(supervisor) as client:
+        await client.register_endpoint("relay.agent.a")
+        async with a_dashboard(supervisor) as desk:
+            await desk.press("3")
+            await desk.until("relay.agent.a")
+            await desk.press("N")
+            await desk.until("Which subject")
+            await desk.type("relay.agent.new")
+            await desk.press("enter")
+            await desk.until("▶ relay.agent.new")
+
+            await desk.press("U")
+            await desk.until("Unregister relay.agent.new?")
+            await desk.press("n")
+            assert len(await client.endpoints()) == 2
+            await desk.press("U", "y")
+            await until(lambda: _names(client, ["relay.agent.a"]))
+
+
+async def _names(client: object, expected: list[str]) -> bool:
+    return [one.subject for one in await client.endpoints()] == expected  # type: ignore[attr-defined]
+
+
+async def test_what_is_no_subject_is_told_and_nothing_ends(tmp_path: Path) -> None:
+    async with a_supervisor(tmp_path) as supervisor, a_dashboard(supervisor) as desk:
+        await desk.press("3")
+        await desk.until("no endpoint is registered yet")
+        await desk.press("N")
+        await desk.until("Which subject")
+        await desk.type("not..one")
+        await desk.press("enter")
+        await desk.until(r"Register an endpoint: .*not\.\.one")
+
+
+async def test_another_screen_leads_to_a_mailbox_or_a_sender(tmp_path: Path) -> None:
+    async with a_supervisor(tmp_path, SMALL_BOXES) as supervisor, a_client(supervisor) as client:
+        for name in ("a", "b"):
+            await client.register_endpoint(f"relay.agent.{name}")
+            await client.publish("relay.agent.a", 1, sender=f"relay.desk.{name}")
+        async with a_dashboard(supervisor) as desk:
+            await desk.until(lambda: len(desk.app.store.state.senders) == 2)
+            await desk.app.goto("mailboxes", "relay.agent.b")
+            await desk.until("▶ relay.agent.b")
+            await desk.app.goto("mailboxes", "sender:relay.desk.b")
+            await desk.until("▶ relay.desk.b")
+
+
+def box(subject: str, depth: int = 0) -> LiveMailbox:
+    return LiveMailbox(
+        subject=subject, kind="endpoint", registered=True, depth=depth, claimed=0, failed=0, pressure=0, consumers=0
+    )
+
+
+class Counted:
+    """A rank that counts how often it was asked for."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __call__(self, one: LiveMailbox) -> int:
+        self.asked += 1
+        return -one.depth
+
+
+def test_nothing_is_sorted_while_no_row_has_changed() -> None:
+    rank = Counted()
+    boxes = {name: box(name) for name in "abc"}
+    ranking = Ranking[LiveMailbox](lambda _, one: one.subject, lambda key: Row(key, ()))
+    assert ranking.rows(boxes, rank, "", 0.0).order == ["a", "b", "c"]
+    assert ranking.rows(boxes, rank, "", 5.0).order == ["a", "b", "c"]
+    assert rank.asked == 3
+    boxes["c"] = box("c", 7)
+    assert ranking.rows(boxes, rank, "", 9.0).order == ["c", "a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("change", "now", "is_sorted"),
+    [
+        pytest.param("depth", 0.9, False, id="a depth, at once"),
+        pytest.param("depth", 1.0, True, id="a depth, a second later"),
+        pytest.param("gone", 0.1, True, id="one is gone"),
+        pytest.param("filter", 0.1, True, id="another filter"),
+    ],
+)
+def test_rows_are_sorted_once_a_second(change: str, now: float, is_sorted: bool) -> None:
+    rank = Counted()
+    boxes = {f"{at:04}": box(f"{at:04}") for at in range(500)}
+    ranking = Ranking[LiveMailbox](lambda _, one: one.subject, lambda key: Row(key, ()))
+    ranking.rows(boxes, rank, "", 0.0)
+    asked = rank.asked
+    boxes["0400"] = box("0400", 7)
+    if change == "gone":
+        del boxes["0001"]
+    order = ranking.rows(boxes, rank, "0" if change == "filter" else "", now).order
+    assert (order[0] == "0400") is is_sorted
+    assert (rank.asked > asked) is is_sorted
+    assert change != "gone" or "0001" not in order

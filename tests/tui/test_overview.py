@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from textual.geometry import Region
+
+from relay_core.client import RelayClient
+from relay_tui.views.overview.board import Board
+from relay_tui.views.overview.column import Span, changed_until
+from relay_tui.views.overview.layout import arrange
+from relay_tui.views.overview.parts import name_fit
+from tests.supervisor.inside import a_client, a_supervisor
+from tests.tui.desk import Desk, a_dashboard
+
+SMALL_BOXES = {"reliability": {"backpressure": {"maxMailboxSize": 10}, "rateLimit": {"maxPerWindow": 8}}}
+SIZES = [pytest.param((120, 36), id="120x36"), pytest.param((80, 24), id="80x24")]
+
+
+async def a_busy_bus(client: RelayClient) -> None:
+    """Have a full mailbox, a sender at its limit, dead letters, a breaker that is held open and events."""
+    for name in ("calm", "slow", "full"):
+        await client.register_endpoint(f"relay.agent.{name}")
+    for name, count in (("slow", 8), ("full", 10)):
+        for _ in range(count):
+            await client.publish(f"relay.agent.{name}", "work", sender=f"relay.desk.{name}{_ // 8}")
+    for _ in range(2):
+        await client.publish("relay.agent.nobody", "hello?", sender="relay.desk.lost")
+    await client.force_breaker("relay.agent.calm", "OPEN", "maintenance")
+
+
+def cursor(desk: Desk) -> str | None:
+    return desk.view.query_one(Board).cursor
+
+
+async def go_to(desk: Desk, start: str) -> None:
+    """Move down until the cursor is on a row."""
+    await desk.press("g")
+    await desk.until(lambda: cursor(desk))
+    for _ in range(60):
+        if str(cursor(desk)).startswith(start):
+            return
+        await desk.press("j")
+    raise AssertionError(f"no row {start}\n{desk.text()}")
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_it_says_what_needs_a_look(tmp_path: Path, size: tuple[int, int]) -> None:
+    async with a_supervisor(tmp_path, SMALL_BOXES) as supervisor, a_client(supervisor) as client:
+        await a_busy_bus(client)
+        async with a_dashboard(supervisor, size=size) as desk:
+            await desk.until(r"full .*█ .*10.*✗ critical")
+            await desk.until(r"slow .*█.* 8.*▲ warning")
+            await desk.until(r"calm .* 0.*● ok")
+            await desk.until(r"slow0 .*8/8 ✗")
+            await desk.until(r"✗ forced .*calm.* until reset")
+            await desk.until(r"2 .*no_match .*nobody")
+            await desk.until(r"breaker .*calm.*maintenance")
+            await desk.until(r"p95 .*p50")
+            await desk.until(r"(delivered|stored) 18 .*refused 0 .*dead 2")
+            widths = {len(line) for line in desk.lines()}
+            assert widths == {size[0]}
+
+
+async def test_a_list_that_does_not_fit_says_how_many_more_there_are(tmp_path: Path) -> None:
+    async with a_supervisor(tmp_path) as supervisor, a_client(supervisor) as client:
+        for number in range(30):
+            await client.register_endpoint(f"relay.agent.a{number}")
+        async with a_dashboard(supervisor, size=(80, 24)) as desk:
+            await desk.until(r"\+\d+ more")
+            shown = desk.text().count("● ok")
+            await desk.until(rf"\+{30 - shown} more")
+
+
+@pytest.mark.parametrize(
+    ("row", "screen", "argument"),
+    [
+        pytest.param("breaker:", "breakers", "relay.agent.calm", id="breaker"),
+        pytest.param("mailbox:", "mailboxes", "relay.agent.full", id="mailbox"),
+        pytest.param("sender:", "mailboxes", "relay.desk.", id="sender"),
+        pytest.param("dead:", "dead-letters", "code=no_match to=relay.agent.nobody", id="dead letters"),
+        pytest.param("event:breaker", "breakers", "relay.agent.calm", id="event of a breaker"),
+        pytest.param("event:dead_letter", "traces", "", id="event with a message"),
+    ],
+)
+async def test_enter_leads_to_the_screen_that_shows_more(tmp_path: Path, row: str, screen: str, argument: str) -> None:
+    async with a_supervisor(tmp_path, SMALL_BOXES) as supervisor, a_client(supervisor) as client:
+        await a_busy_bus(client)
+        async with a_dashboard(supervisor) as desk:
+            await desk.until("✗ forced")
+            await desk.until("dead letter ")
+            await go_to(desk, row)
+            board = desk.view.query_one(Board)
+            assert board.entry is not None
+            leads = board.entry.leads
+            state = desk.app.store.state
+            named = {key: box.subject for key, box in state.mailboxes.items()}
+            assert argument in named.get(str(leads[1]), str(leads[1]))
+            await desk.press("enter")
+            await desk.until(lambda: screen == desk.view.NAME)
+
+
+async def test_the_cursor_stays_on_its_row_when_others_come_before_it(tmp_path: Path) -> None:
+    async with a_supervisor(tmp_path, SMALL_BOXES) as supervisor, a_client(supervisor) as client:
+        for name in ("a", "b", "c"):
+            await client.register_endpoint(f"relay.agent.{name}")
+        async with a_dashboard(supervisor) as desk:
+            await desk.until("relay.agent.c")
+            await desk.press("j")
+            chosen = cursor(desk)
+            assert "▶relay.agent.b" in desk.text()
+            for _ in range(9):
+                await client.publish("relay.agent.c", 1, sender=f"relay.desk.d{_}")
+            await desk.until(r"relay.agent.c .*▲ warning")
+            lines = desk.text()
+            assert lines.index("relay.agent.c ") < lines.index("▶relay.agent.b")
+            assert cursor(desk) == chosen
+
+
+async def test_the_cursor_goes_to_what_took_the_place_of_a_row_that_is_gone(tmp_path: Path) -> None:
+    async with a_supervisor(tmp_path) as supervisor, a_client(supervisor) as client:
+        for name in ("a", "b", "c"):
+            await client.register_endpoint(f"relay.agent.{name}")
+            await client.force_breaker(f"relay.agent.{name}", "OPEN", "why")
+        async with a_dashboard(supervisor) as desk:
+            await desk.until("3 of 3 not closed")
+            await go_to(desk, "breaker:")
+            await desk.press("j")
+            assert "▶✗ forced    relay.agent.b" in desk.text()
+            await client.reset_breaker("relay.agent.b")
+            await desk.until("▶✗ forced    relay.agent.c")
+
+
+async def test_tab_goes_from_panel_to_panel_and_l_to_the_other_side(tmp_path: Path) -> None:
+    async with a_supervisor(tmp_path, SMALL_BOXES) as supervisor, a_client(supervisor) as client:
+        await a_busy_bus(client)
+        async with a_dashboard(supervisor) as desk:
+            await desk.until("✗ forced")
+            await desk.until("dead letter ")
+            await desk.press("g")
+            seen = []
+            for _ in range(6):
+                seen.append(str(cursor(desk)).partition(":")[0])
+                await desk.press("tab")
+            assert seen == ["mailbox", "sender", "breaker", "dead", "event", "mailbox"]
+            await desk.press("shift+tab", "l")
+            assert str(cursor(desk)).partition(":")[0] in ("breaker", "dead")
+            await desk.press("h")
+            assert str(cursor(desk)).partition(":")[0] == "mailbox"
+
+
+async def test_a_click_selects_and_a_double_click_opens(tmp_path: Path) -> None:
+    async with a_supervisor(tmp_path) as supervisor, a_client(supervisor) as client:
+        for name in ("a", "b"):
+            await client.register_endpoint(f"relay.agent.{name}")
+        async with a_dashboard(supervisor) as desk:
+            await desk.until("relay.agent.b")
+            row = next(y for y, text in enumerate(desk.lines()) if "relay.agent.b" in text)
+            await desk.click(4, row)
+            await desk.until("▶relay.agent.b")
+            await desk.click(4, row, times=2)
+            await desk.until(lambda: desk.view.NAME == "mailboxes")
+            await desk.until("▶ relay.agent.b")
+
+
+def span(*texts: str, lit: bool = False) -> Span:
+    return Span(40, tuple((text, "") for text in texts), lit)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "until"),
+    [
+        pytest.param(span("name ", "12", " ok"), span("name ", "13", " ok"), 7, id="a number"),
+        pytest.param(span("n", "1", " ", "2"), span("n", "3", " ", "4"), 4, id="two"),
+        pytest.param(span("name ", "9", " ok"), span("name ", "10", " ok"), 40, id="another width"),
+        pytest.param(span("日本", "1"), span("日本", "2"), 5, id="after wide characters"),
+        pytest.param(span("a"), span("a", lit=True), 40, id="the cursor"),
+        pytest.param(span("a", "b"), span("a"), 40, id="fewer pieces"),
+    ],
+)
+def test_a_line_is_painted_as_far_as_it_differs(before: Span, after: Span, until: int) -> None:
+    assert changed_until(before, after) == until
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "columns"),
+    [(200, 60, 2), (120, 34, 2), (80, 22, 2), (76, 14, 2), (75, 40, 1), (60, 14, 1)],
+)
+def test_panels_fill_the_screen_and_never_overlap(width: int, height: int, columns: int) -> None:
+    names = ("throughput", "mailboxes", "senders", "breakers", "dead-letters", "adapters", "events")
+    placed = arrange(width, height, dict.fromkeys(names, 100))
+    regions = [place.region for place in placed.values()]
+    assert len({region.x for region in regions}) == columns
+    assert all(Region(0, 0, width, height).contains_region(region) for region in regions)
+    assert not any(one.overlaps(other) for one in regions for other in regions if one is not other)
+    between_the_columns = height
+    assert width * height - sum(region.area for region in regions) <= between_the_columns
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "shown"),
+    [
+        ("relay.agent.a", 15, "relay.agent.a  "),
+        ("relay.agent.storefront", 20, "…agent.storefront   "),
+        ("relay.agent.storefront", 8, "…refront"),
+        ("evil\x1b[31m", 12, "evil␛[31m   "),
+    ],
+)
+def test_a_name_is_cut_at_its_beginning(name: str, width: int, shown: str) -> None:
+    assert name_fit(name, width) == shown

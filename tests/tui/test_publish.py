@@ -1,0 +1,417 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.widgets import Input, TextArea
+
+from relay_core.access import AccessRule
+from relay_core.client import RelayClient
+from relay_core.errors import AccessDenied, SupervisorUnavailable
+from relay_core.live_state import LiveState, StateUpdate
+from relay_core.results import PublishResult
+from relay_tui.views.publish.draft import Draft, DraftError, budget_of, check_body, check_names
+from relay_tui.views.publish.known import receivers
+from relay_tui.views.publish.outcome import Outcome, explain
+from relay_tui.views.publish.shelf import BUILT_IN, KEPT, read_history, read_templates, remember
+from relay_tui.views.publish.view import Publish
+from tests.supervisor.inside import a_client, a_supervisor, until
+from tests.supervisor.proxy import a_wire
+from tests.tui.desk import Desk, a_dashboard
+from tests.tui.hostile import CORPUS
+
+A, B, C = "relay.agent.a", "relay.agent.b", "relay.agent.c"
+ME = "relay.human.operator"
+MOST = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the operator's own files out of it."""
+    for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+
+
+# The draft
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        ("", "empty"),
+        ('{"a": 1', "line 1, column 8"),
+        ('{\n"a": 1,\n"b" 2}', "line 3, column 5"),
+        ("hello", "line 1, column 1"),
+        ("[NaN]", "NaN is no JSON number"),
+        ("[" * 150 + "]" * 150, "deeper than 100 levels"),
+        ("[" * 100_000, "nested too deeply"),
+        (f"[{2**70}]", "Integer exceeds 64-bit range"),
+        (json.dumps("x" * 2000), "the limit is 1000"),
+    ],
+    ids=lambda value: value[:20],
+)
+def test_what_is_no_json_says_where(body: str, problem: str) -> None:
+    checked = check_body(body, as_text=False, limit=1000)
+    assert checked.problem is not None
+    assert problem in checked.problem
+
+
+def test_text_is_sent_as_text_only_if_asked_for() -> None:
+    assert check_body('{"a": 1}', as_text=False, limit=MOST) == ({"a": 1}, 7, None)
+    assert check_body('{"a": 1}', as_text=True, limit=MOST) == ('{"a": 1}', 12, None)
+
+
+@pytest.mark.parametrize(
+    ("draft", "field"),
+    [
+        pytest.param(Draft(subject="", sender=A), "subject", id="no subject"),
+        pytest.param(Draft(subject="no dots!", sender=A), "subject", id="a bad subject"),
+        pytest.param(Draft(subject=A, sender="relay.>"), "sender", id="a pattern for a sender"),
+        pytest.param(Draft(subject=A, sender=B, reply_to="x y"), "reply_to", id="reply to"),
+        pytest.param(Draft(subject=A, sender=B, max_hops="-1"), "max_hops", id="hops"),
+        pytest.param(Draft(subject=A, sender=B, calls="many"), "calls", id="calls"),
+        pytest.param(Draft(subject=A, sender=B, ttl="soon"), "ttl", id="TTL"),
+    ],
+)
+def test_a_field_that_cannot_be_used_is_named(draft: Draft, field: str) -> None:
+    def check() -> None:
+        check_names(draft)
+        budget_of(draft, 0)
+
+    with pytest.raises(DraftError) as caught:
+        check()
+    assert caught.value.field == field
+
+
+def test_an_empty_budget_asks_for_nothing() -> None:
+    assert budget_of(Draft(), 1000) is None
+    assert budget_of(Draft(max_hops="2", calls="0", ttl="10s"), 1000) == {
+        "maxHops": 2,
+        "callBudgetRemaining": 0,
+        "ttl": 11_000,
+    }
+
+
+# Templates and history
+
+
+def test_the_history_is_bounded_private_and_newest_first(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "history.jsonl"
+    for n in range(KEPT + 5):
+        remember(path, Draft(subject=A, sender=B, ttl="1m", body="{}"), {"n": n}, at="now", outcome="taken by 1")
+    found = read_history(path)
+    assert len(found) == len(path.read_text().splitlines()) == KEPT
+    assert json.loads(found[0].draft.body) == {"n": KEPT + 4}
+    assert (found[0].draft.subject, found[0].draft.sender, found[0].draft.ttl) == (A, B, "1m")
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [one.name for one in path.parent.iterdir()] == [path.name]
+
+
+def test_broken_lines_of_the_history_are_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    remember(path, Draft(subject=A, body="1"), 1, at="now", outcome="")
+    path.write_bytes(b'{"torn\n\xff\xfe\n[]\n{"subject": 7, "budget": []}\n' + path.read_bytes())
+    assert [one.draft.subject for one in read_history(path)] == [A, "7"]
+    assert read_history(tmp_path / "none") == []
+
+
+def test_a_body_too_large_to_keep_leaves_its_fields(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    remember(path, Draft(subject=A, body="x" * 100_000), "x" * 100_000, at="now", outcome="")
+    assert [(one.draft.subject, one.draft.body) for one in read_history(path)] == [(A, "")]
+    assert path.stat().st_size < 1000
+
+
+def test_templates_are_files_and_what_cannot_be_read_is_said(tmp_path: Path) -> None:
+    (tmp_path / "greet.json").write_text(json.dumps({"subject": A, "from": B, "payload": {"content": "hi"}}))
+    (tmp_path / "torn.json").write_text("{")
+    (tmp_path / "list.json").write_text("[]")
+    (tmp_path / "huge.json").write_text("[" + " " * 100_000 + "]")
+    found, problems = read_templates(tmp_path)
+    assert found[0].draft == Draft(subject=A, sender=B, body='{\n  "content": "hi"\n}')
+    assert found[1:] == list(BUILT_IN)
+    assert sorted(problem.partition(":")[0] for problem in problems) == ["huge.json", "list.json", "torn.json"]
+
+
+def test_whatever_a_file_says_comes_back_fit_for_a_terminal(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    texts = [text for text in CORPUS.values() if len(text) < 10_000][-KEPT:]
+    for text in texts:
+        draft = Draft(subject=text, sender=text, reply_to=text, ttl=text)
+        remember(path, draft, {text: text}, at=text, outcome=text)
+    found = read_history(path)
+    assert len(found) == len(texts)
+    for one, text in zip(found, reversed(texts), strict=True):
+        assert json.loads(one.draft.body) == {text: text}
+        shown = [one.title, one.note, one.draft.subject, one.draft.sender, one.draft.ttl, *one.draft.body.split("\n")]
+        assert all(part.isprintable() for part in shown)
+
+
+# What became of it
+
+
+def a_state(**sections: Any) -> LiveState:
+    state = LiveState()
+    state.apply(StateUpdate.model_validate({"full": True, "at": 0, **sections}))
+    return state
+
+
+MAILBOX = {"kind": "endpoint", "registered": True, "claimed": 0, "failed": 0, "consumers": 1}
+STATE = a_state(
+    mailboxes={
+        "h1": {**MAILBOX, "subject": A, "depth": 9, "pressure": 0.9},
+        "h2": {**MAILBOX, "subject": B, "depth": 0, "pressure": 0.0},
+    },
+    senders={ME: {"count": 100, "limit": 100, "windowSecs": 60, "resetsAt": 12_000}},
+    breakers={
+        "h1": {
+            "state": "OPEN",
+            "consecutiveFailures": 5,
+            "halfOpenSuccesses": 0,
+            "forced": False,
+            "retryAt": 7_000,
+        }
+    },
+)
+
+
+def a_result(delivered: int = 0, **parts: Any) -> PublishResult:
+    return PublishResult(message_id="01MESSAGE", delivered_to=delivered, **parts)
+
+
+def told(outcome: Outcome) -> str:
+    return "\n".join("".join(text for text, _ in line) for line in explain(outcome, STATE, 0))
+
+
+@pytest.mark.parametrize(
+    ("reason", "target", "says"),
+    [
+        ("rate_limited", "*", "100 of 100 in 60 s are used: there is room for one more in 12s"),
+        ("backpressure", "h1", "9 messages wait there, it is 90% full"),
+        ("circuit_open", "h1", "the next probe may pass in 7s"),
+        ("circuit_open", "h2", "send it once more"),
+        ("budget_exceeded", "h1", "see hops, calls and TTL"),
+    ],
+)
+def test_a_refusal_says_what_it_waits_for(reason: str, target: str, says: str) -> None:
+    result = a_result(rejected=({"endpoint_hash": target, "reason": reason},))
+    text = told(Outcome(Draft(subject=A, sender=ME), result))
+    assert "nothing was stored" in text
+    assert says in text
+
+
+def test_what_failed_says_why() -> None:
+    unavailable = Outcome(Draft(), error=SupervisorUnavailable("nobody answers"))
+    assert "the draft is kept" in told(unavailable)
+    rule = {"from": "relay.human.>", "to": "relay.agent.>", "action": "deny", "priority": 5}
+    denied = Outcome(Draft(), error=AccessDenied("may not", rule=rule, message_id="01MESSAGE"))
+    assert "relay.human.> → relay.agent.>  deny, priority 5" in told(denied)
+    assert "01MESSAGE" in told(denied)
+
+
+@pytest.mark.parametrize(
+    ("subject", "says"),
+    [
+        ("", "type a subject"),
+        (A, "9 messages waiting, 90% full, 1 consumer  ✗ its breaker is open"),
+        ("relay.agent.*", f"a broadcast to 2 mailboxes: {A}, {B}"),
+        ("relay.age", f"goes on as {A}, {B}"),
+        ("relay.x", "no mailbox has this subject"),
+        ("relay.x.*", "a broadcast to 0 mailboxes"),
+    ],
+)
+def test_who_would_get_it_is_said_while_it_is_typed(subject: str, says: str) -> None:
+    assert says in "".join(text for text, _ in receivers(subject, STATE))
+
+
+# On the screen
+
+
+async def write_a_message(desk: Desk, subject: str = A, body: str = "") -> Publish:
+    await desk.press("7")
+    view = desk.view
+    assert isinstance(view, Publish)
+    await desk.until(lambda: isinstance(desk.app.focused, Input))
+    await desk.type(subject)
+    if body:
+        view.query_one(TextArea).text = body
+    return view
+
+
+def field(view: Publish, name: str) -> Input:
+    return view.query_one(f"#publish-{name}", Input)
+
+
+def focused(desk: Desk) -> str | None:
+    widget = desk.app.focused
+    return widget.id if widget is not None else None
+
+
+async def test_a_message_is_completed_written_sent_and_explained(tmp_path: Path) -> None:
+    async with a_supervisor(tmp_path) as supervisor, a_client(supervisor) as client:
+        await client.register_endpoint(A)
+        async with a_dashboard(supervisor) as desk:
+            await desk.until(lambda: desk.app.store.state.mailboxes)
+            view = await write_a_message(desk, "relay.ag")
+            await desk.until("goes on as relay.agent.a")
+            await desk.until(lambda: field(view, "subject")._suggestion == A)
+            await desk.press("right")
+            assert field(view, "subject").value == A
+            await desk.press("tab", "tab", "tab", "tab", "tab", "5", "m", "tab")
+            assert view.draft.ttl == "5m"
+            await desk.until(lambda: isinstance(desk.app.focused, TextArea))
+            await desk.press("f7", "backspace")
+            await desk.type("{")
+            await desk.until("no JSON: line 1, column 2")
+            await desk.type('"n": 1}')
+            await desk.until("valid JSON, 7 bytes")
+            await desk.press("ctrl+s")
+            await desk.until("taken by 1 target")
+            await desk.until("waiting  relay.agent.a")
+            (envelope,) = await client.inbox(A)
+            assert (envelope.payload, envelope.sender) == ({"n": 1}, ME)
+
+            await desk.press("escape", "t")
+            await desk.until("its conversation")
+            await desk.until(envelope.id)
+            await desk.press("7")
+            assert view.draft.body == '{"n": 1}'
+            await desk.press("escape", "ctrl+r")
+            await desk.until("Published before")
+            await desk.press("enter")
+            await desk.until(lambda: json.loads(view.draft.body) == {"n": 1} and view.draft.ttl == "5m")
+
+
+async def test_what_the_bus_refuses_is_explained_from_what_is_so_now(tmp_path: Path) -> None:
+    limited = {"reliability": {"rateLimit": {"maxPerWindow": 2}, "backpressure": {"maxMailboxSize": 1}}}
+    async with a_supervisor(tmp_path, limited) as supervisor, a_client(supervisor) as client:
+        await client.register_endpoint(A)
+        await client.register_endpoint(B)
+        await client.force_breaker(B, "OPEN", "maintenance")
+        await client.add_access_rule(AccessRule(sender=ME, to="relay.agent.secret", action="deny"))
+        await client.publish(A, 1, sender=C)
+        async with a_dashboard(supervisor) as desk:
+            view = await write_a_message(desk, "relay.agent.secret")
+            for subject, refused in (
+                ("relay.agent.secret", "relay.human.operator → relay.agent.secret  deny"),
+                (A, r"wait there, it is 100% full"),
+                (B, "an operator holds its breaker open"),
+                ("relay.agent.more", "2 of 2 in 60 s are used: there is room"),
+            ):
+                field(view, "subject").value = subject
+                await desk.press("ctrl+s")
+                await desk.until(refused)
+
+
+async def test_nobody_there_is_explained(tmp_path: Path) -> None:
+    async with a_supervisor(tmp_path) as supervisor, a_dashboard(supervisor, size=(80, 24)) as desk:
+        await write_a_message(desk, "relay.agent.nobody")
+        await desk.press("ctrl+s")
+        await desk.until("nobody took it: it is a dead letter")
+        await desk.until(r"register it and\s+replay")
+
+
+async def test_a_draft_that_cannot_be_sent_is_not_and_its_field_has_the_focus(tmp_path: Path) -> None:
+    async with a_supervisor(tmp_path) as supervisor, a_client(supervisor) as client:
+        await client.register_endpoint(A)
+        async with a_dashboard(supervisor) as desk:
+            view = await write_a_message(desk, A, "hello")
+            await desk.press("ctrl+s")
+            await desk.until("the body is no JSON")
+            assert focused(desk) == "publish-body"
+            await desk.press("f2")
+            await desk.until("valid text, 7 bytes")
+            field(view, "ttl").value = "soon"
+            await desk.press("ctrl+s")
+            await desk.until("is no duration")
+            assert focused(desk) == "publish-ttl"
+            assert await client.inbox(A) == []
+            field(view, "ttl").value = ""
+            await desk.press("ctrl+s")
+            await desk.until("taken by 1 target")
+            assert [one.payload for one in await client.inbox(A)] == ["hello"]
+
+
+async def test_a_broadcast_is_asked_about_first(tmp_path: Path) -> None:
+    async with a_supervisor(tmp_path) as supervisor, a_client(supervisor) as client:
+        await client.register_endpoint(A)
+        await client.register_endpoint(B)
+        async with a_dashboard(supervisor) as desk:
+            await write_a_message(desk, "relay.agent.*")
+            await desk.until("a broadcast to 2 mailboxes")
+            await desk.press("ctrl+s")
+            await desk.until("Publish to all of")
+            await desk.press("n")
+            assert await client.inbox(A) == []
+            await desk.press("ctrl+s")
+            await desk.until("Publish to all of")
+            await desk.press("y")
+            await desk.until("taken by 2 targets")
+
+
+async def test_the_keys_of_a_field_are_its_own_until_it_is_left(tmp_path: Path) -> None:
+    async with a_supervisor(tmp_path) as supervisor, a_dashboard(supervisor) as desk:
+        view = await write_a_message(desk, "q7p!:?")
+        assert field(view, "subject").value == "q7p!:?"
+        await desk.press("ctrl+c")
+        assert desk.app.is_running
+        await desk.press("tab")
+        assert desk.app.focused is field(view, "sender")
+        await desk.press("shift+tab")
+        assert desk.app.focused is field(view, "subject")
+        await desk.press("escape", "5")
+        await desk.until(lambda: desk.view.NAME == "traces")
+        await desk.press("7")
+        await desk.until(lambda: desk.app.focused is field(view, "subject"))
+        assert view.draft.subject == "q7p!:?"
+
+
+async def test_read_only_sends_nothing(tmp_path: Path) -> None:
+    async with a_supervisor(tmp_path) as supervisor, a_client(supervisor) as client:
+        await client.register_endpoint(A)
+        async with a_dashboard(supervisor, read_only=True) as desk:
+            await write_a_message(desk)
+            await desk.until("nothing can be sent from here")
+            await desk.press("ctrl+s")
+            assert desk.app.registry.by_name("publish", "send") is None
+            assert await client.inbox(A) == []
+
+
+async def test_a_template_is_taken_up_and_another_screen_gives_the_subject(tmp_path: Path) -> None:
+    async with a_supervisor(tmp_path) as supervisor, a_dashboard(supervisor) as desk:
+        await desk.app.goto("publish", B)
+        view = desk.view
+        assert isinstance(view, Publish)
+        await desk.until(lambda: isinstance(desk.app.focused, Input))
+        await desk.press("ctrl+t")
+        await desk.until("a request that wants an answer")
+        await desk.press("j", "enter")
+        await desk.until(lambda: view.draft.reply_to == ME)
+        assert view.draft.subject == B
+        assert json.loads(view.draft.body)["performative"] == "request"
+
+
+async def test_a_send_whose_outcome_is_unknown_goes_out_once(tmp_path: Path) -> None:
+    async with a_supervisor(tmp_path) as supervisor, a_client(supervisor) as client:
+        await client.register_endpoint(A)
+        async with a_wire(supervisor.socket) as (path, wire), a_dashboard(supervisor, socket=path) as desk:
+            view = await write_a_message(desk)
+            desk.app.store.client._timeout = 0.3
+            wire.cut_answers_to["publish"] = 1_000_000
+            await desk.press("ctrl+s")
+            await desk.until("the draft is kept")
+            assert len(await client.inbox(A)) == 1
+            assert view.draft.subject == A
+            wire.cut_answers_to.clear()
+            desk.app.store.client._timeout = 30.0
+            await desk.press("ctrl+s")
+            await desk.until("taken by 1 target")
+            assert len(await client.inbox(A)) == 1
+            await desk.press("ctrl+s")
+            await until(lambda: _has(client, A, 2))
+
+
+async def _has(client: RelayClient, subject: str, count: int) -> bool:
+    return len(await client.inbox(subject)) == count

@@ -1,0 +1,247 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from relay_core.client import RelayClient
+from relay_core.delivery import TraceSummary
+from relay_core.protocol import Traces as TracesPage
+from relay_tui.views.traces.list import TraceList
+from relay_tui.views.traces.query import QueryError, TraceQuery, parse_query
+from relay_tui.views.traces.view import Traces
+from tests.supervisor.inside import a_client, a_supervisor
+from tests.tui.desk import Desk, a_dashboard
+
+A, B, C = "relay.agent.a", "relay.agent.b", "relay.agent.c"
+
+
+@pytest.fixture(autouse=True)
+def own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep copies out of the operator's own directory."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "runtime"))
+
+
+@pytest.mark.parametrize(
+    ("text", "query"),
+    [
+        ("", TraceQuery()),
+        ("01ka5q", TraceQuery(id="01KA5Q")),
+        ("id=01K", TraceQuery(id="01K")),
+        ("relay.agent.*", TraceQuery(subject="relay.agent.*")),
+        ("subject~Agent from~b", TraceQuery(subject="Agent", sender="b")),
+        ("subject=relay.a.b", TraceQuery(subject="relay.a.b", whole=("subject",))),
+        ("from=relay.>", TraceQuery(sender="relay.>")),
+        ("status=Failed since=10m", TraceQuery(status="failed", since_ms=600_000)),
+        ("status=waiting", TraceQuery(status="new")),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_search_is_a_few_words(text: str, query: TraceQuery) -> None:
+    assert parse_query(text) == query
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("bang!", "subject~bang!"),
+        ("status=bad", "there are aside, cur"),
+        ("status~fail", "write status=fail"),
+        ("since=soon", "like 90s"),
+        ("colour=red", "no field"),
+        ("from=", "nothing follows from="),
+        ("id=xyz!", "begins no message id"),
+    ],
+    ids=lambda value: value,
+)
+def test_what_is_no_search_says_what_would_be_right(text: str, says: str) -> None:
+    with pytest.raises(QueryError, match=says):
+        parse_query(text)
+
+
+def a_row(id: str, status: str = "done", subject: str = A) -> TraceSummary:
+    return TraceSummary(
+        message_id=id, subject=subject, sender=B, sent_at=0.0, trace_id=id, status=status, targets=1, size=1
+    )
+
+
+def a_page(*ids: str, complete: bool = True, cursor: str | None = None, status: str = "done") -> TracesPage:
+    return TracesPage(rows=[a_row(id, status) for id in ids], complete=complete, cursor=cursor)
+
+
+def shown(found: TraceList) -> list[str]:
+    return [found[at].key for at in range(len(found))]
+
+
+def test_a_list_that_stands_still_counts_what_is_newer_and_keeps_its_rows_up_to_date() -> None:
+    found = TraceList(TraceQuery())
+    found.follow(a_page("5", "4", cursor="4", status="new"))
+    found.extend(a_page("3", "2"))
+    found.stand_still(a_page("7", "6", "5", "4"))
+    assert (shown(found), found.newer) == (["5", "4", "3", "2"], 2)
+    assert [row.status for row in (found.get("5"), found.get("3")) if row] == ["done", "done"]
+    found.stand_still(a_page("9", "8", cursor="8"))
+    assert (found.newer, found.more_newer) == (2, True)
+    found.follow(a_page("9", "8", cursor="8"))
+    assert (shown(found), found.newer, found.cursor) == (["9", "8"], 0, "8")
+
+
+def test_a_search_that_the_bus_cuts_short_keeps_what_was_found_further_back() -> None:
+    found = TraceList(TraceQuery())
+    found.follow(a_page("5", complete=False, cursor="5"))
+    found.extend(a_page("2", cursor="1"))
+    found.follow(a_page("6", "5", complete=False, cursor="4"))
+    assert (shown(found), found.cursor) == (["6", "5", "2"], "1")
+
+
+def test_the_whole_of_a_subject_is_no_part_of_another() -> None:
+    found = TraceList(parse_query(f"subject={A}"))
+    found.follow(TracesPage(rows=[a_row("2", subject=f"{A}.more"), a_row("1")], complete=True))
+    assert shown(found) == ["1"]
+
+
+async def a_conversation(client: RelayClient) -> list[str]:
+    """Let A ask B, who asks C and a subject with nobody behind it; return the ids."""
+    for subject in (A, B, C):
+        await client.register_endpoint(subject)
+    first = await client.publish(B, {"content": "build it"}, sender=A)
+    await client.claim(B)
+    second = await client.publish(C, {"content": "test it"}, sender=B, parent_id=first.message_id)
+    third = await client.publish("relay.agent.lost", 1, sender=B, parent_id=first.message_id)
+    await client.complete(B, first.message_id)
+    return [first.message_id, second.message_id, third.message_id]
+
+
+async def look_at_traces(desk: Desk) -> Traces:
+    await desk.press("5")
+    assert isinstance(desk.view, Traces)
+    return desk.view
+
+
+async def search_for(desk: Desk, text: str) -> None:
+    await desk.press("/")
+    await desk.press("ctrl+u")
+    await desk.type(text)
+    await desk.press("enter")
+
+
+async def test_a_conversation_is_a_waterfall_with_parent_and_children(tmp_path: Path) -> None:
+    async with a_supervisor(tmp_path) as supervisor, a_client(supervisor) as client:
+        first, second, third = await a_conversation(client)
+        async with a_dashboard(supervisor) as desk:
+            traces = await look_at_traces(desk)
+            await desk.until("● following")
+            await desk.until(lambda: traces._messages.keys == [third, second, first])
+            await search_for(desk, first)
+            await desk.until(lambda: traces._messages.keys == [first])
+            await desk.press("enter")
+            await desk.until("3 spans of 3 messages")
+            text = desk.text()
+            assert "├ relay.agent.c" in text
+            assert "└ relay.agent.lost" in text
+            assert "█" in text
+            assert "hops 0 → 1 of 5" in text
+            assert f"children 2  {second}  {third}" in text
+
+            await desk.press("G")
+            await desk.until("no matching endpoints or adapters")
+            assert f"parent    {first}" in desk.text()
+            await desk.press("u")
+            await desk.until("calls left 10 → 9")
+            await desk.press("enter")
+            await desk.until("what followed from it")
+            await desk.press("escape")
+            await desk.until("its conversation")
+            await desk.press("escape")
+            await desk.until("messages, newest first")
+
+
+async def test_another_screen_leads_to_a_trace_and_a_trace_to_its_dead_letter(tmp_path: Path) -> None:
+    async with a_supervisor(tmp_path) as supervisor, a_client(supervisor) as client:
+        *_, third = await a_conversation(client)
+        async with a_dashboard(supervisor) as desk:
+            await desk.app.goto("traces", third)
+            await desk.until("3 spans of 3 messages")
+            await desk.until(rf"message   {third}")
+            await desk.press("d")
+            await desk.until(lambda: desk.view.NAME == "dead-letters")
+
+
+async def test_messages_are_found_by_id_subject_sender_and_status(tmp_path: Path) -> None:
+    async with a_supervisor(tmp_path) as supervisor, a_client(supervisor) as client:
+        first, second, third = await a_conversation(client)
+        async with a_dashboard(supervisor) as desk:
+            for search, found in (
+                (first, []),  # it opens
+                (first[:24], [first]),
+                ("status=no_subscriber", [third]),
+                (f"subject={C}", [second]),
+                ("subject~AGENT.C", [second]),
+                (f"from={B}", [third, second]),
+                ("from=relay.*.a since=1h", [first]),
+                ("relay.agent.*", [third, second, first]),
+                ("subject~nothing", []),
+            ):
+                await desk.app.goto("traces", search)
+                traces = desk.view
+                assert isinstance(traces, Traces)
+                if search == first:
+                    await desk.until("its conversation")
+                elif found:
+                    await desk.until(lambda wanted=found, traces=traces: traces._messages.keys == wanted)  # type: ignore[misc]
+                else:
+                    await desk.until("nothing found: esc clears the search")
+
+
+async def test_the_list_follows_until_the_operator_moves(tmp_path: Path) -> None:
+    async with a_supervisor(tmp_path) as supervisor, a_client(supervisor) as client:
+        ids = [(await client.publish(A, n, sender=B)).message_id for n in range(5)]
+        async with a_dashboard(supervisor) as desk:
+            traces = await look_at_traces(desk)
+            await desk.until(lambda: traces._messages.keys == ids[::-1])
+            ids.append((await client.publish(A, 5, sender=B)).message_id)
+            await desk.until(lambda: traces._messages.key == ids[5])
+
+            await desk.press("j")
+            ids += [(await client.publish(A, n, sender=B)).message_id for n in (6, 7)]
+            await desk.until("2 newer: press g")
+            assert traces._messages.key == ids[4]
+            assert ids[7] not in traces._messages.keys
+
+            await desk.press("g")
+            await desk.until(lambda: traces._messages.key == ids[7])
+            await desk.until("● following")
+
+
+async def test_more_is_asked_for_as_the_end_comes_near(tmp_path: Path) -> None:
+    async with a_supervisor(tmp_path) as supervisor, a_client(supervisor) as client:
+        results = await client.publish_many([{"subject": A, "payload": n, "sender": B} for n in range(250)])
+        async with a_dashboard(supervisor) as desk:
+            traces = await look_at_traces(desk)
+            await desk.until(lambda: len(traces._messages.keys) == 100)
+            await desk.press("G")
+            await desk.until(lambda: len(traces._messages.keys) == 200)
+            await desk.press("G")
+            await desk.until(lambda: len(traces._messages.keys) == len(results))
+
+
+async def test_a_wrong_search_changes_nothing_and_says_what_would_be_right(tmp_path: Path) -> None:
+    async with a_supervisor(tmp_path) as supervisor, a_client(supervisor) as client:
+        ids = await a_conversation(client)
+        async with a_dashboard(supervisor) as desk:
+            traces = await look_at_traces(desk)
+            await search_for(desk, "since=soon")
+            await desk.until("like 90s, 10m")
+            await desk.until(lambda: traces._messages.keys == ids[::-1])
+
+
+async def test_the_id_is_copied_and_so_is_the_command(tmp_path: Path) -> None:
+    async with a_supervisor(tmp_path) as supervisor, a_client(supervisor) as client:
+        *_, newest = await a_conversation(client)
+        async with a_dashboard(supervisor) as desk:
+            traces = await look_at_traces(desk)
+            await desk.until(lambda: traces._messages.key == newest)
+            await desk.press("y")
+            await desk.until(lambda: desk.app.clipboard == newest)
+            await desk.press("Y")
+            await desk.until(lambda: desk.app.clipboard == f"relay trace {newest}")
