@@ -285,7 +285,7 @@ class Bus:
                 await self.index.rebuild()
             else:
                 await self.index.run(self.reindexer.reconcile)
-                self.index.dirty = False
+                self.index.note_repaired()
         except (sqlite3.Error, OSError) as error:
             logger.warning("index: %s", error)
 

@@ -27,7 +27,7 @@ from relay_core.deadletters import DeadLetter, DeadLetterFilter, DeadLetterGroup
 from relay_core.delivery import Span
 from relay_core.endpoints import Endpoint
 from relay_core.envelope import BudgetOverrides, Envelope
-from relay_core.errors import Closed, InvalidPayload, RelayError
+from relay_core.errors import Closed, InvalidPayload, ProtocolError, RelayError
 from relay_core.frames import MAX_FRAME, error_from_wire
 from relay_core.link import Link
 from relay_core.metrics import MetricsSnapshot
@@ -50,6 +50,7 @@ from relay_core.protocol import (
     ServerInfo,
     ServerStatus,
     Traces,
+    parse_answer,
 )
 from relay_core.ratelimit import SenderUsage
 from relay_core.redial import TIMEOUT_SECS, Redial
@@ -458,10 +459,14 @@ class RelayClient(Redial):
     async def _ask(
         self, model: type[M], method: str, params: dict[str, Any] | None = None, *, timeout: float | None = -1.0
     ) -> M:
-        return model.model_validate(await self.call(method, params, timeout=timeout))
+        return parse_answer(model, method, await self.call(method, params, timeout=timeout))
 
     async def _list(self, model: type[M], method: str, key: str, params: dict[str, Any] | None = None) -> list[M]:
-        return [model.model_validate(one) for one in (await self.call(method, params))[key]]
+        answer = await self.call(method, params)
+        rows = answer.get(key) if isinstance(answer, dict) else None
+        if not isinstance(rows, list):
+            raise ProtocolError(f"the answer to {method} makes no sense here (no {key})", code="bad_answer")
+        return [parse_answer(model, method, one) for one in rows]
 
 
 def _publish_params(

@@ -24,6 +24,7 @@ from relay_core.envelope import Envelope
 from relay_core.errors import AccessDenied, Closed, RelayError
 from relay_core.link import Link, LinkLost
 from relay_core.live_state import LiveState, StateUpdate
+from relay_core.protocol import parse_answer
 from relay_core.signals import Signal
 
 if TYPE_CHECKING:
@@ -265,6 +266,6 @@ class StateWatch(Stream):
 
     async def __anext__(self) -> LiveState:
         """Return the state after the next update."""
-        self.update = StateUpdate.model_validate(await self._next())
+        self.update = parse_answer(StateUpdate, "state.watch", await self._next())
         self.state.apply(self.update)
         return self.state

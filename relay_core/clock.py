@@ -14,6 +14,10 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Protocol
 
+_FIRST_MS = -62_135_596_800_000
+LAST_MS = 253_402_300_799_999
+"""The end of the year 9999: an id may lie beyond, a date cannot."""
+
 
 class Clock(Protocol):
     """What Relay needs from time."""
@@ -74,16 +78,20 @@ async def sleep(clock: Clock, delay: float) -> None:
 def iso(ms: int) -> str:
     """Format milliseconds since the epoch as an ISO 8601 instant in UTC."""
     seconds, millis = divmod(ms, 1000)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{millis:03d}Z"
+    # Not strftime, which has its own idea of the year 1.
+    return f"{datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None).isoformat()}.{millis:03d}Z"
 
 
 def parse_iso(text: str) -> int:
     """Return the milliseconds since the epoch of an ISO 8601 instant.
 
     Raises:
-        ValueError: if the text is no instant.
+        ValueError: if the text is no instant, or one that `iso` could not write: before the year 1 or after 9999.
     """
     instant = datetime.fromisoformat(text)
     if instant.tzinfo is None:
         instant = instant.replace(tzinfo=UTC)
-    return round(instant.timestamp() * 1000)
+    ms = round(instant.timestamp() * 1000)
+    if not _FIRST_MS <= ms <= LAST_MS:
+        raise ValueError(f"{text} lies beyond the calendar")
+    return ms

@@ -394,7 +394,8 @@ class RelayCore:
     ) -> int:
         """Remove dead letters that failed before an instant (epoch ms) or an age, or by id; all if neither is given.
 
-        With a plan it is those that it has frozen, as far as they are there and the other conditions hold.
+        With a plan it is those that it has frozen, as far as they are there, have not failed again since, and the
+        other conditions hold.
 
         Raises:
             NotFound: if there is no such plan.
@@ -404,10 +405,9 @@ class RelayCore:
         store = self.bus.dead_letters
         meant = store.select(filter, ids=ids, older_than_ms=older_than)
         if plan_id is None:
-            keys = await store.keys(meant, include_partial=True)
-        else:
-            keys = self.replays.frozen(plan_id).keys()
-        return await store.purge(keys, meant)
+            return await store.purge(await store.keys(meant, include_partial=True), meant)
+        plan = self.replays.frozen(plan_id)
+        return await store.purge(plan.keys(), meant, plan)
 
     async def export_dead_letters(
         self,
@@ -425,9 +425,9 @@ class RelayCore:
         """
         store = self.bus.dead_letters
         meant = store.select(filter)
-        keys = await store.keys(meant) if plan_id is None else self.replays.frozen(plan_id).keys()
-        partial = plan_id is not None  # a copy kept aside is in a plan only if it was asked for
-        return await store.export(keys, meant, after=after, limit=limit, room=room, include_partial=partial)
+        plan = self.replays.frozen(plan_id) if plan_id is not None else None
+        keys = await store.keys(meant) if plan is None else plan.keys()
+        return await store.export(keys, meant, after=after, limit=limit, room=room, plan=plan)
 
     # Seeing what goes on
 

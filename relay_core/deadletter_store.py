@@ -9,9 +9,11 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
 import sqlite3
 from bisect import bisect_right
+from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
 
@@ -37,6 +39,7 @@ from relay_core.mailbox import Mailbox
 from relay_core.mailboxes import Mailboxes
 from relay_core.maildir import FAILED
 from relay_core.recorder import Recorder
+from relay_core.replay_plan import Key, ReplayPlan
 from relay_core.selection import Selection
 from relay_core.subjects import subject_hash
 
@@ -46,12 +49,11 @@ _RECORD_ROOM = 64 * 1024
 
 _BATCH = 200
 """Files that are read at a time, so that neither memory nor the event loop feels how many there are."""
+_SORTED = 4000
+"""Keys that are sorted at a time, on a thread: the event loop waits for as long as that takes."""
 _LOOK_ROWS = 2000
 _LOOK_SECS = 0.05
 """How far one call looks for a body."""
-
-Key = tuple[str, str]
-"""A message, and the hash of the mailbox it lies in."""
 
 
 class DeadLetterStore:
@@ -97,19 +99,28 @@ class DeadLetterStore:
         return await asyncio.to_thread(_list_boxes, boxes, meant)
 
     async def read(
-        self, keys: list[Key], meant: Selection | None = None, *, include_partial: bool = False
+        self,
+        keys: list[Key],
+        meant: Selection | None = None,
+        *,
+        include_partial: bool = False,
+        plan: ReplayPlan | None = None,
     ) -> AsyncIterator[list[DeadLetter]]:
-        """Yield what lies under these keys and is meant, in their order, batch by batch."""
+        """Yield what lies under these keys, is meant and, with a plan, frozen in it, in their order, batch by batch."""
         for start in range(0, len(keys), _BATCH):
-            yield await asyncio.to_thread(self._read_batch, keys[start : start + _BATCH], meant, include_partial)
+            yield await asyncio.to_thread(self._read_batch, keys[start : start + _BATCH], meant, include_partial, plan)
 
-    def _read_batch(self, keys: list[Key], meant: Selection | None, include_partial: bool) -> list[DeadLetter]:
+    def _read_batch(
+        self, keys: list[Key], meant: Selection | None, include_partial: bool, plan: ReplayPlan | None = None
+    ) -> list[DeadLetter]:
         letters = []
         for message_id, target in keys:
             mailbox = self._mailboxes.get(target)
             letter = self._read(mailbox, message_id) if mailbox is not None else None
             if mailbox is None or letter is None or (letter.partial and not include_partial):
                 continue  # replayed or purged meanwhile, or kept aside
+            if plan is not None and not plan.froze(letter):
+                continue  # it was replayed and has failed again
             if meant is None or meant.accepts(letter, mailbox.subject, parse_iso(letter.failed_at)):
                 letters.append(letter)
         return letters
@@ -169,17 +180,18 @@ class DeadLetterStore:
         """
         meant = self.select(filter)
         if meant.needs_files:
-            everything = [letter async for batch in self.read(await self.keys(meant), meant) for letter in batch]
-            total: int | None = len(everything)
-            rest = [letter for letter in reversed(everything) if after is None or letter.cursor < after]
-            letters, cursor = rest[:limit], None
-            if len(rest) > limit:
-                cursor = letters[-1].cursor
+            newest: deque[DeadLetter] = deque(maxlen=limit + 1)
+            total: int | None = 0
+            async for batch in self.read(await self.keys(meant), meant):
+                total = (total or 0) + len(batch)
+                newest.extend(letter for letter in batch if after is None or letter.cursor < after)
+            letters = list(newest)[::-1][:limit]
+            cursor = letters[-1].cursor if len(newest) > limit else None
         else:
             page, total, cursor = await self.page(filter, after=after, limit=limit)
             keys = [(row.message_id, row.endpoint_hash) for row in page]
             letters = await asyncio.to_thread(self._read_batch, keys, None, True)
-        fitting = _fitting(letters, room)
+        fitting, _ = await asyncio.to_thread(_fitting, letters, room, False)
         if len(fitting) < len(letters):
             cursor = fitting[-1].cursor
         return fitting, total or 0, cursor
@@ -192,19 +204,23 @@ class DeadLetterStore:
         after: str | None,
         limit: int,
         room: int,
-        include_partial: bool = False,
+        plan: ReplayPlan | None = None,
     ) -> tuple[list[DeadLetter], str | None]:
-        """Return whole dead letters after a cursor in the order of their keys, and the cursor of what follows."""
+        """Return whole dead letters after a cursor in the order of their keys, and the cursor of what follows.
+
+        With a plan it is those that it froze; a copy kept aside is in one only if it was asked for.
+        """
         if after is not None:
             message_id, _, target = after.partition("/")
             keys = keys[bisect_right(keys, (message_id, target)) :]
         letters: list[DeadLetter] = []
-        async for batch in self.read(keys, meant, include_partial=include_partial):
-            letters += batch
-            if len(letters) > limit or len(_fitting(letters, room)) < len(letters):
-                break
-        fitting = _fitting(letters[:limit], room)
-        return fitting, fitting[-1].cursor if len(fitting) < len(letters) else None
+        async for batch in self.read(keys, meant, include_partial=plan is not None, plan=plan):
+            fitting, used = await asyncio.to_thread(_fitting, batch[: limit - len(letters)], room, bool(letters))
+            letters += fitting
+            room -= used
+            if len(fitting) < len(batch):
+                return letters, letters[-1].cursor
+        return letters, None
 
     async def groups(self) -> list[DeadLetterGroup]:
         """Return the dead letters by code and target, largest group first."""
@@ -224,10 +240,10 @@ class DeadLetterStore:
                     return mailbox, letter
         raise NotFound(f"no dead letter {message_id}: it was replayed or purged, or never was one", what=message_id)
 
-    async def purge(self, keys: list[Key], meant: Selection) -> int:
-        """Remove what lies under these keys and is meant. Return how many."""
+    async def purge(self, keys: list[Key], meant: Selection, plan: ReplayPlan | None = None) -> int:
+        """Remove what lies under these keys, is meant and, with a plan, frozen in it. Return how many."""
         purged = 0
-        async for batch in self.read(keys, meant, include_partial=True):
+        async for batch in self.read(keys, meant, include_partial=True, plan=plan):
             for letter in batch:
                 mailbox = self._mailboxes.get(letter.endpoint_hash)
                 try:
@@ -290,14 +306,21 @@ def _list_boxes(boxes: list[Mailbox], meant: Selection) -> list[Key]:
     ids = meant.only if meant.only is not None else None if meant.exclude else meant.ids
     if ids is not None:
         keys = [key for key in keys if key[0] in ids or f"{key[0]}/{key[1]}" in ids]
-    return sorted(keys)
+    return _in_order(keys)
 
 
-def _fitting(letters: list[DeadLetter], room: int) -> list[DeadLetter]:
-    """Return the first letters that fit into so many bytes, but at least one."""
-    size = 0
+def _in_order(keys: list[Key]) -> list[Key]:
+    """Sort keys, slice by slice: one sort of all of them would not let go of the interpreter."""
+    slices = [sorted(keys[start : start + _SORTED]) for start in range(0, len(keys), _SORTED)]
+    return slices[0] if len(slices) == 1 else list(heapq.merge(*slices))
+
+
+def _fitting(letters: list[DeadLetter], room: int, has_some: bool) -> tuple[list[DeadLetter], int]:
+    """Return the first letters that fit into so many bytes, and their size; one always does where there is none yet."""
+    used = 0
     for position, letter in enumerate(letters):
-        size += len(orjson.dumps(letter.to_wire()))
-        if position and size > room:
-            return letters[:position]
-    return letters
+        size = len(orjson.dumps(letter.to_wire()))
+        if (position or has_some) and used + size > room:
+            return letters[:position], used
+        used += size
+    return letters, used

@@ -21,15 +21,13 @@ from typing import Any, Literal
 import orjson
 from pydantic import ValidationError, field_validator
 
-from relay_core.clock import iso, parse_iso
+from relay_core.clock import LAST_MS, iso, parse_iso
 from relay_core.delivery import Delivery, TargetKind, stored_delivery
 from relay_core.envelope import Envelope
 from relay_core.filter_language import BODY, FAILED, Term, parse_filter
 from relay_core.ids import ulid_ms
 from relay_core.model import WireModel
 
-_LAST_MS = 253_402_300_799_999
-"""The end of the year 9999: an id may lie beyond, a date cannot."""
 DAMAGED = "the record is damaged: "
 """How the reason of a record that cannot be read begins."""
 _LONGEST_REASON = 2000
@@ -210,7 +208,7 @@ def damaged_letter(message_id: str, endpoint_hash: str, problem: Exception) -> D
         message_id=message_id,
         reason=clean_reason(f"{DAMAGED}{problem}"),
         code=Code.MALFORMED,
-        failed_at=iso(min(ulid_ms(message_id), _LAST_MS)),
+        failed_at=iso(min(ulid_ms(message_id), LAST_MS)),
         endpoint_hash=endpoint_hash,
     )
 

@@ -5,7 +5,8 @@ r"""The language of dead-letter filters: what an operator types, as terms that c
    `from` and `subject` may be patterns after ``=``; `to` and `id` know a target by its hash as well.
 3. ``age>1h`` failed longer ago, ``age<10m`` sooner; ``replays>0`` was replayed before (``<`` and ``=`` too).
 4. Everything else is part of the body, the payload's JSON text, in any case.
-5. A text with spaces stands in double quotes; inside them ``\"`` and ``\\`` are a quote and a backslash.
+5. There may be 200 terms, and any number of ids beside them.
+6. A text with spaces stands in double quotes; inside them ``\"`` and ``\\`` are a quote and a backslash.
 
 `parse_filter` and `render_filter` are each other's opposite. What is wrong with a text is a `FilterError`, which
 says where and what would be right. The module is pure; what the terms mean is in selection.py.
@@ -35,12 +36,15 @@ FAILED = "failed"
 """The field of an instant (in ms), which the language itself has not: ages become instants when they are asked."""
 
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
-_AGE = re.compile(r"(\d{1,9})(ms|s|m|h|d|w)")
+_AGE = re.compile(r"(\d{1,15})(ms|s|m|h|d|w)")
 _COUNT = re.compile(r"\d{1,9}")
 _HEAD = re.compile(r"([A-Za-z_]+)([=~<>])")
 _QUOTED = re.compile(r'"((?:[^"\\]|\\["\\])*)"', re.DOTALL)
 _BARE = re.compile(r'[^\s"]+')
 _SPACE = re.compile(r"\s*")
+
+MAX_TERMS = 200
+"""Of one filter; ids cost next to nothing and do not count."""
 
 
 class FilterError(ValueError):
@@ -80,10 +84,15 @@ def parse_filter(text: str) -> tuple[Term, ...]:
         FilterError: if the text is no filter.
     """
     terms: list[Term] = []
+    weighty = 0
     at = _skip_space(text, 0)
     while at < len(text):
+        began = at
         term, at = _parse_term(text, at)
         terms.append(term)
+        weighty += not (term.field == "id" and term.op == "=")
+        if weighty > MAX_TERMS:
+            raise FilterError(f"more than {MAX_TERMS} terms beside id=: leave some out", began)
         after = _skip_space(text, at)
         if after == at < len(text):
             raise FilterError('a quoted text ends at its quote: put a space after it, or \\" inside it', at)

@@ -37,6 +37,11 @@ def ulid_ms(ulid: str) -> int:
     return ULID.from_str(ulid).milliseconds
 
 
+def is_of_clock(text: str, clock: Clock) -> bool:
+    """Tell whether the text is a ULID that a clock may have given by now, not one from far ahead."""
+    return is_ulid(text) and ulid_ms(text) < clock.now_ms() + _FARTHEST_AHEAD_MS
+
+
 def first_ulid(ms: int) -> str:
     """Return a text that sorts before every ULID made in a millisecond or later, and behind all made before."""
     return _encode(min(max(ms, 0), _LAST_MS), 5)

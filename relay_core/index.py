@@ -100,6 +100,8 @@ class Index:
         self._unsaved: list[Row] = []
         self.dirty = False
         """Whether rows may be missing until the next reconcile."""
+        self.repairs = 0
+        """How often it was brought in line with the Maildir: whoever asked before may ask again."""
         self._thread: BatchThread[Row] = BatchThread("relay-index", self._flush)
 
     def open(self) -> None:
@@ -156,6 +158,11 @@ class Index:
             if not self._finds_damage(error):
                 raise
         return job(self._healthy())
+
+    def note_repaired(self) -> None:
+        """Note that every row is there now."""
+        self.dirty = False
+        self.repairs += 1
 
     async def rebuild(self) -> None:
         """Build a new index from the Maildir, keep what history the old one has, and swap it in."""
@@ -329,7 +336,7 @@ class Index:
             Path(f"{self.path}{name}").unlink(missing_ok=True)
         os.replace(fresh, self.path)
         self._connect()
-        self.dirty = False
+        self.note_repaired()
 
 
 def recovered_publish(dedupe: str, result: dict[str, Any], envelope: dict[str, Any]) -> PublishRow:

@@ -3,7 +3,8 @@
 1. `StateUpdate` is both: `full` says that it is the whole picture. Otherwise it holds the rows that came or
    changed, and under `gone` the keys of those that went.
 2. Every row has a key, and times are instants, never durations: a row that only grows older is no news.
-3. `LiveState` puts updates together again; a client that applied every update since the last full one has what
+3. An update with nothing but `at` says that nothing has changed until then; one comes every second or two at least.
+4. `LiveState` puts updates together again; a client that applied every update since the last full one has what
    a fresh full one would say.
 """
 

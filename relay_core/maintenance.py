@@ -84,7 +84,7 @@ class Maintenance:
         """Bring the index in line with the Maildir and write its log back; return what was repaired."""
         repaired = await self._bus.index.run(self._bus.reindexer.reconcile)
         await self._bus.index.run(checkpoint)
-        self._bus.index.dirty = False
+        self._bus.index.note_repaired()
         self._bus.limiter.forget_idle()
         self._bus.rescan()
         return repaired

@@ -14,7 +14,7 @@ from relay_core.clock import Clock
 from relay_core.commit import Change, Commits, Op
 from relay_core.deadletters import Code, clean_reason, dead_delivery, decode_dead_letter, encode_dead_letter
 from relay_core.delivery import Status
-from relay_core.ids import is_ulid
+from relay_core.ids import is_of_clock
 from relay_core.mailbox import BadFile, Item, Mailbox
 from relay_core.maildir import FAILED
 from relay_core.recorder import Recorder
@@ -75,8 +75,9 @@ class Parking:
     async def set_aside(self, mailbox: Mailbox, bad: BadFile) -> None:
         """Move a file that is no message out of the way, unopened, and say why."""
         message_id = bad.message_id
-        if not is_ulid(message_id) or FAILED in mailbox.maildir.whereabouts(message_id):
-            message_id = self._new_id()  # it has none, or a dead letter has the same and stays
+        if not is_of_clock(message_id, self._clock) or FAILED in mailbox.maildir.whereabouts(message_id):
+            # It has none, or one that would be the newest for years, or a dead letter has the same and stays.
+            message_id = self._new_id()
         try:
             mailbox.maildir.set_aside(bad.state, bad.name, message_id)
         except FileNotFoundError:

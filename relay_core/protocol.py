@@ -17,7 +17,7 @@ Rules:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import ConfigDict, Field, ValidationError
 
@@ -53,6 +53,7 @@ __all__ = [
     "encode_error",
     "encode_notification",
     "encode_request",
+    "parse_answer",
     "parse_params",
 ]
 
@@ -60,6 +61,8 @@ PROTOCOL_VERSION = 1
 
 MAX_BATCH = 1000
 MAX_PAGE = 1000
+
+M = TypeVar("M", bound=WireModel)
 
 Limit = Annotated[int, Field(ge=1, le=MAX_PAGE)]
 
@@ -822,6 +825,21 @@ NOTIFICATIONS: dict[str, type[WireModel]] = {
     "closing": ClosingNote,
 }
 """What the server sends by itself."""
+
+
+def parse_answer(model: type[M], method: str, answer: Any) -> M:
+    """Return an answer as what it should be.
+
+    Raises:
+        ProtocolError: with code `bad_answer`; whoever answers there is no supervisor, or one of another version.
+    """
+    try:
+        return model.model_validate(answer)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part)[:80] for part in first["loc"])
+        text = f"the answer to {method} makes no sense here ({': '.join(filter(None, [where, first['msg']]))})"
+        raise ProtocolError(text, code="bad_answer") from None
 
 
 def parse_params(method: Method, params: dict[str, Any]) -> Params:

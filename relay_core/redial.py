@@ -22,7 +22,7 @@ from relay_core.client_streams import MessageStream, Stream
 from relay_core.errors import Closed, SupervisorUnavailable
 from relay_core.link import Link, LinkLost
 from relay_core.places import data_path, operator_token_path, socket_path
-from relay_core.protocol import NOTIFICATIONS, PROTOCOL_VERSION, Hello
+from relay_core.protocol import NOTIFICATIONS, PROTOCOL_VERSION, Hello, parse_answer
 
 TIMEOUT_SECS = 30.0
 _FIRST_PAUSE_SECS = 0.05
@@ -59,7 +59,7 @@ class Redial:
         self._streams: dict[tuple[Link, str], Stream] = {}
         self._early: dict[tuple[Link, str], list[dict[str, Any]]] = {}
         """Notifications that overtook the answer which names their stream."""
-        self._trouble: str | None = None
+        self.trouble: str | None = None
         """Why the connection could not be made again so far."""
         self._closed = False
         self.on_connection: Callable[[bool], None] = lambda is_made: None
@@ -83,6 +83,9 @@ class Redial:
                 self._link = await self._open()
         except TimeoutError as error:
             raise self._unanswered("server.hello", self._timeout) from error
+        except SupervisorUnavailable as error:
+            self.trouble = error.message
+            raise
         return self
 
     async def __aexit__(
@@ -191,7 +194,7 @@ class Redial:
                 except SupervisorUnavailable as error:
                     if error.code == "other_data_dir":
                         raise
-                    self._trouble = error.message
+                    self.trouble = error.message
                     await asyncio.sleep(uniform(0.5, 1.0) * pause)
                     pause = min(pause * 2, _LONGEST_PAUSE_SECS)
 
@@ -211,7 +214,7 @@ class Redial:
             link.close()
             raise
         self.hello = hello
-        self._trouble = None
+        self.trouble = None
         self.on_connection(True)
         return link
 
@@ -227,7 +230,7 @@ class Redial:
     async def _say_hello(self, link: Link, token: str | None) -> Hello:
         params = {"protocol": PROTOCOL_VERSION, "client": self._name, "token": token}
         params = {name: value for name, value in params.items() if value is not None}
-        return Hello.model_validate(await link.request("server.hello", params))
+        return parse_answer(Hello, "server.hello", await link.request("server.hello", params))
 
     def _operator_token(self) -> str | None:
         try:
@@ -248,8 +251,8 @@ class Redial:
             self._early.setdefault((link, stream_id), []).append(params)
 
     def _unanswered(self, method: str, limit: float | None) -> SupervisorUnavailable:
-        why = f": {self._trouble}" if self._trouble else ""
-        code = "outcome_unknown" if method in NOT_AGAIN and not self._trouble else None
+        why = f": {self.trouble}" if self.trouble else ""
+        code = "outcome_unknown" if method in NOT_AGAIN and not self.trouble else None
         return SupervisorUnavailable(f"no answer to {method} within {limit:g} s{why}", socket=str(self.path), code=code)
 
     def _lost(self, link: Link) -> None:

@@ -73,7 +73,7 @@ class Replays:
         """
         plan = await self._judge.plan(ids, filter, fresh_budget=fresh_budget)
         self._plans[plan.id] = plan
-        _trim(self._plans)
+        _trim(self._plans, list(self._plans))
         while len(self._plans) > 1 and sum(len(one.items) for one in self._plans.values()) > _KEPT_ITEMS:
             del self._plans[next(iter(self._plans))]
         return plan
@@ -106,7 +106,7 @@ class Replays:
             raise NotFound(f"no replay plan {plan_id}: {why}", what=plan_id)
         run = ReplayRun(self, self._bus, plan, rate=rate, canary=canary)
         self._runs[plan_id] = run
-        _trim(self._runs)
+        _trim(self._runs, [one for one, run in self._runs.items() if run.has_ended])
         if self._bus.background.start(run.work(), name=f"replay {plan_id}") is None:
             raise Closed("the bus is closed")
         return run
@@ -336,6 +336,7 @@ def _was_stored(publication: Publication) -> bool:
     return bool(publication.delivered or publication.failures)
 
 
-def _trim(kept: dict[str, Any]) -> None:
-    while len(kept) > _KEPT:
-        del kept[next(iter(kept))]
+def _trim(kept: dict[str, Any], spare: list[str]) -> None:
+    """Forget the oldest of those to spare, as far as there are too many."""
+    for one in spare[: max(len(kept) - _KEPT, 0)]:
+        del kept[one]

@@ -5,6 +5,7 @@ Asking changes nothing. A run asks again just before it acts, because a plan may
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -20,11 +21,14 @@ from relay_core.errors import NotFound
 from relay_core.lookups import spans
 from relay_core.mailbox import Mailbox
 from relay_core.publication import Target
-from relay_core.replay_plan import PlanItem, ReplayPlan, Verdict
+from relay_core.replay_plan import Key, PlanItem, PlanRows, ReplayPlan, Verdict
 from relay_core.subjects import is_of_bus, is_pattern, subject_hash
 
 if TYPE_CHECKING:
     from relay_core.bus import Bus
+
+_AT_A_TIME = 1000
+"""Ids that are gone through before anybody else has a turn."""
 
 
 class Judge:
@@ -42,14 +46,17 @@ class Judge:
             NotFound: if an id was never a dead letter.
         """
         bus = self._bus
+        there: dict[Key, tuple[str, int]] = {}
+        items = PlanRows()
         if ids is None:
             meant = bus.dead_letters.select(filter)
-            batches = bus.dead_letters.read(await bus.dead_letters.keys(meant), meant)
-            items = [self.judge(letter, fresh_budget=fresh_budget) async for batch in batches for letter in batch]
+            async for batch in bus.dead_letters.read(await bus.dead_letters.keys(meant), meant):
+                for letter in batch:
+                    items.add(self.judge(letter, fresh_budget=fresh_budget))
+                    there[letter.message_id, letter.endpoint_hash] = (letter.failed_at, letter.replays)
         else:
-            items = await self._plan_ids(list(dict.fromkeys(ids)), filter, fresh_budget)
-        created_at = iso(bus.clock.now_ms())
-        return ReplayPlan(id=bus.new_id(), created_at=created_at, fresh_budget=fresh_budget, items=tuple(items))
+            items = await self._plan_ids(list(dict.fromkeys(ids)), filter, fresh_budget, there)
+        return ReplayPlan.frozen(bus.new_id(), iso(bus.clock.now_ms()), items, there, fresh_budget=fresh_budget)
 
     def judge(self, letter: DeadLetter, *, fresh_budget: bool) -> PlanItem:
         """Return the verdict on a dead letter."""
@@ -61,6 +68,8 @@ class Judge:
             endpoint_subject=mailbox.subject if mailbox is not None else "",
             verdict=verdict,
             detail=detail,
+            failed_at=letter.failed_at,
+            replays=letter.replays,
         )
 
     def targets(self, letter: DeadLetter) -> list[Mailbox]:
@@ -117,25 +126,40 @@ class Judge:
                 return f"pressure of {mailbox.subject} is {pressure:.0%}"
         return None
 
-    async def _plan_ids(self, ids: list[str], filter: DeadLetterFilter | None, fresh_budget: bool) -> list[PlanItem]:
+    async def _plan_ids(
+        self, ids: list[str], filter: DeadLetterFilter | None, fresh_budget: bool, there: dict[Key, tuple[str, int]]
+    ) -> PlanRows:
         store = self._bus.dead_letters
         meant = store.select(filter)
-        found: dict[str, list[PlanItem]] = {}
+        judged = PlanRows()
+        found: dict[str, tuple[int, ...]] = {}
+        """What each name stands for, as places among those judged: plain numbers, since there may be many."""
         keys = await store.keys(store.select(None, ids=ids), include_partial=True)
         async for batch in store.read(keys, include_partial=True):
             for letter in batch:
                 item = self.judge(letter, fresh_budget=fresh_budget)
                 accepted = meant.accepts(letter, item.endpoint_subject, parse_iso(letter.failed_at))
+                place = (len(judged),) if accepted else ()
+                if accepted:
+                    judged.add(item)
+                    there[letter.message_id, letter.endpoint_hash] = (letter.failed_at, letter.replays)
                 for name in (letter.message_id, letter.cursor):
-                    found.setdefault(name, []).extend([item] if accepted else [])
-        items: dict[tuple[str, str], PlanItem] = {}
-        for one in ids:
+                    found[name] = found.get(name, ()) + place
+        items = PlanRows()
+        taken: set[int | Key] = set()
+        for position, one in enumerate(ids, 1):
+            if position % _AT_A_TIME == 0:
+                await asyncio.sleep(0)
             if one not in found:
                 item = await self._gone(one)
-                items[item.message_id, item.endpoint_hash] = item
-            for item in found.get(one, ()):
-                items[item.message_id, item.endpoint_hash] = item
-        return list(items.values())
+                if (key := (item.message_id, item.endpoint_hash)) not in taken:
+                    taken.add(key)
+                    items.add(item)
+            for at in found.get(one, ()):
+                if at not in taken:
+                    taken.add(at)
+                    items.add(judged[at])
+        return items
 
     async def _gone(self, one: str) -> PlanItem:
         """Return the verdict on a dead letter (``ID`` or ``ID/HASH``) that is not there any more."""

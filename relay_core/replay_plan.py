@@ -5,14 +5,20 @@
 2. All other verdicts mean that a run leaves it alone: no longer there (`already_replayed`), not a
    message (`malformed`), not allowed (`denied`), nobody to deliver to (`no_target`), or stopped by
    the budget gate again (`over_budget`).
+3. A plan means each dead letter as it was when it was frozen: one that was replayed and has failed again since is
+   another (`froze`), which nobody has looked at. Of what was gone by then (`already_replayed`) it means nothing.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import Literal
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, overload
 
-from relay_core.model import WireModel
+from pydantic import PrivateAttr, field_serializer
+
+from relay_core.deadletters import DeadLetter
+from relay_core.model import WireModel, trusted
 
 
 class Verdict:
@@ -40,6 +46,55 @@ class PlanItem(WireModel):
     endpoint_subject: str
     verdict: str
     detail: str | None = None
+    failed_at: str | None = None
+    """When it had failed; None if it was not there any more."""
+    replays: int | None = None
+    """How often it had been replayed."""
+
+
+Key = tuple[str, str]
+"""A message, and the hash of the mailbox its dead letter lies in."""
+Row = tuple[Any, ...]
+
+
+class PlanRows(Sequence[PlanItem]):
+    """The items of a plan as plain tuples: of a hundred thousand models the garbage collector would feel each."""
+
+    def __init__(self) -> None:
+        self._rows: list[Row] = []
+
+    def add(self, item: PlanItem) -> None:
+        """Add an item at the end."""
+        self._rows.append(tuple(item.__dict__[name] for name in _NAMES))
+
+    def verdicts(self) -> Iterator[str]:
+        """Yield the verdict of each item."""
+        return (row[_VERDICT] for row in self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, at: int) -> PlanItem: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[PlanItem, ...]: ...
+    def __getitem__(self, at: int | slice) -> PlanItem | tuple[PlanItem, ...]:
+        if isinstance(at, slice):
+            return tuple(_item(row) for row in self._rows[at])
+        return _item(self._rows[at])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+_NAMES = tuple(PlanItem.model_fields)
+_VERDICT = _NAMES.index("verdict")
+
+
+def _item(row: Row) -> PlanItem:
+    return trusted(PlanItem, dict(zip(_NAMES, row, strict=True)))
 
 
 class PlanHead(WireModel):
@@ -60,11 +115,27 @@ class ReplayPlan(WireModel):
     id: str
     created_at: str
     fresh_budget: bool
-    items: tuple[PlanItem, ...]
+    items: Sequence[PlanItem]
 
-    def keys(self) -> list[tuple[str, str]]:
-        """Return the message and the mailbox of every item, sorted."""
-        return sorted((item.message_id, item.endpoint_hash) for item in self.items)
+    _there: dict[Key, tuple[str, int]] = PrivateAttr(default_factory=dict)
+    """The dead letters that were there in the order of their keys, and how; only the bus that froze them has this."""
+
+    @classmethod
+    def frozen(
+        cls, id: str, created_at: str, items: PlanRows, there: dict[Key, tuple[str, int]], *, fresh_budget: bool
+    ) -> ReplayPlan:
+        """Return a plan over items; `there` has when each dead letter failed, and how often it was replayed."""
+        plan = cls.model_construct(id=id, created_at=created_at, fresh_budget=fresh_budget, items=items)
+        plan._there = there
+        return plan
+
+    def keys(self) -> list[Key]:
+        """Return the message and the mailbox of every dead letter that was there, sorted."""
+        return list(self._there)
+
+    def froze(self, letter: DeadLetter) -> bool:
+        """Tell whether a dead letter is in the plan, and has not failed again since."""
+        return self._there.get((letter.message_id, letter.endpoint_hash)) == (letter.failed_at, letter.replays)
 
     def head(self) -> PlanHead:
         """Return what there is to say about the plan as a whole."""
@@ -73,8 +144,21 @@ class ReplayPlan(WireModel):
             created_at=self.created_at,
             fresh_budget=self.fresh_budget,
             total=len(self.items),
-            counts=dict(Counter(item.verdict for item in self.items).most_common()),
+            counts=dict(Counter(self._verdicts()).most_common()),
         )
+
+    @field_serializer("items")
+    def _as_list(self, items: Sequence[PlanItem]) -> list[PlanItem]:
+        return list(items)
+
+    def replayable(self) -> list[int]:
+        """Return where the items are that a run acts on."""
+        return [at for at, verdict in enumerate(self._verdicts()) if verdict in REPLAYABLE]
+
+    def _verdicts(self) -> Iterator[str]:
+        if isinstance(self.items, PlanRows):
+            return self.items.verdicts()
+        return (item.verdict for item in self.items)
 
 
 RunState = Literal["running", "waiting", "paused", "finished", "cancelled", "stopped"]

@@ -13,7 +13,7 @@ from relay_core.bus import Bus
 from relay_core.clock import call_later
 from relay_core.errors import StorageError
 from relay_core.mailbox import Mailbox
-from relay_core.replay_plan import REPLAYABLE, PlanItem, ReplayOutcome, ReplayPlan, RunState
+from relay_core.replay_plan import PlanItem, ReplayOutcome, ReplayPlan, RunState
 
 _OUTSTANDING = 64
 _LOOK_AGAIN_SECS = 0.25
@@ -88,6 +88,11 @@ class ReplayRun:
             total=len(self.plan.items),
         )
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more will come of it."""
+        return self._done.is_set()
+
     def pause(self) -> None:
         """Replay nothing more until `resume`."""
         self._paused = True
@@ -130,11 +135,11 @@ class ReplayRun:
 
     async def _carry_out(self) -> str | None:
         """Replay one message after the other; return why not all of them, if so."""
-        todo = [item for item in self.plan.items if item.verdict in REPLAYABLE]
+        todo = self.plan.replayable()
         self._skipped = len(self.plan.items) - len(todo)
-        for position, item in enumerate(todo, 1):
+        for position, at in enumerate(todo, 1):
             try:
-                await self._replay(item)
+                await self._replay(self.plan.items[at])
             except StorageError as error:
                 return error.message
             if self._cancelled:

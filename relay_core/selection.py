@@ -26,6 +26,10 @@ from relay_core.subjects import is_pattern, matches_pattern
 _COLUMNS = {"to": "target_subject", "from": "sender", "id": "message_id"}
 _FAILED_MS = "CAST(ifnull(handled_ms, sent_ms) AS INTEGER)"
 _LONGEST_TEXT = 4000
+"""That SQLite is asked for: nothing in the index is so long."""
+_INT64 = 2**63 - 1
+_NAMES = 2
+"""Ids that one dead letter has: the message's, and that of this copy."""
 _KEY = "message_id || '/' || target"
 
 Sql = tuple[str, list[Any]]
@@ -45,6 +49,8 @@ class Selection:
     """Ids that are meant beside all that."""
     failed_before: int | None = None
     """An instant that is meant beside all that."""
+    not_ids: frozenset[str] = frozenset()
+    """Ids that are not meant: ``!id=`` as one term, since there may be thousands."""
 
     @classmethod
     def of(
@@ -57,12 +63,14 @@ class Selection:
     ) -> Selection:
         """Return what a filter means now, narrowed to ids and to what failed before an instant, if given."""
         filter = filter or DeadLetterFilter()
+        terms = filter.terms
         return cls(
-            tuple(_instant(term, now_ms) if term.field == "age" else term for term in filter.terms),
+            tuple(_instant(term, now_ms) if term.field == "age" else term for term in terms if not _is_left_out(term)),
             frozenset(filter.ids) if filter.ids is not None else None,
             filter.exclude,
             frozenset(only) if only is not None else None,
             failed_before,
+            frozenset(str(term.value) for term in terms if _is_left_out(term)),
         )
 
     @property
@@ -76,24 +84,29 @@ class Selection:
             return False
         if self.failed_before is not None and failed_ms >= self.failed_before:
             return False
-        inner = (self.ids is None or _is_among(letter, self.ids)) and all(
-            _holds(term, letter, endpoint_subject, failed_ms) != term.negated for term in self.terms
+        inner = (
+            (self.ids is None or _is_among(letter, self.ids))
+            and not _is_among(letter, self.not_ids)
+            and all(_holds(term, letter, endpoint_subject, failed_ms) != term.negated for term in self.terms)
         )
         return inner != self.exclude
 
     def where(self, db: sqlite3.Connection) -> Sql:
         """Return the condition over the index's deliveries; `db` is taught the functions it needs."""
         _teach(db)
-        inner = [_sql(term) for term in self.terms if term.field != BODY]
+        inner = [_sql(term) for term in self.terms if term.field != BODY and not _is_id(term)]
+        inner.append(_sql_ids([term for term in self.terms if _is_id(term)]))
         if self.ids is not None:
             inner.append(_among(self.ids))
+        if self.not_ids:
+            inner.append(_not(_among(self.not_ids)))
         if self.exclude:
             # Turned round, a body that nobody looked at may let everything in.
             inner = [] if self.needs_files else [_not(_all(inner))]
         if self.only is not None:
             inner.append(_among(self.only))
         if self.failed_before is not None:
-            inner.append((f"{_FAILED_MS} < ?", [self.failed_before]))
+            inner.append((f"{_FAILED_MS} < ?", [_number(self.failed_before)]))
         return _all(inner)
 
     def accepts_mailbox(self, subject: str, hash: str) -> bool:
@@ -107,7 +120,7 @@ class Selection:
         """Whether a record that cannot be read may be among them."""
         verdicts = [_holds_for_damaged(term) for term in self.terms]
         if self.exclude:
-            return self.ids is not None or not all(verdict is True for verdict in verdicts)
+            return self.ids is not None or bool(self.not_ids) or not all(verdict is True for verdict in verdicts)
         return not any(verdict is False for verdict in verdicts)
 
 
@@ -177,12 +190,18 @@ def _sql(term: Term) -> Sql:
         case "id" if term.op == "=":
             found = (f"(message_id = ? OR {_KEY} = ?)", [_text(term), _text(term)])
         case "replays":
-            found = (f"replays {term.op} ?", [term.value])
+            found = (f"replays {term.op} ?", [_number(term.value)])
         case "failed":
-            found = (f"{_FAILED_MS} {term.op} ?", [term.value])
+            found = (f"{_FAILED_MS} {term.op} ?", [_number(term.value)])
         case _:
             found = _sql_text(_COLUMNS.get(term.field, term.field), term)
     return _not(found) if term.negated else found
+
+
+def _sql_ids(terms: list[Term]) -> Sql:
+    """Return that a message has every id of some terms: its own, and that of its copy, but no third."""
+    ids = {str(term.value) for term in terms}
+    return ("false", []) if len(ids) > _NAMES else _all([_sql(Term("id", "=", one)) for one in sorted(ids)])
 
 
 def _sql_text(column: str, term: Term) -> Sql:
@@ -230,8 +249,16 @@ def _is_among(letter: DeadLetter, ids: Iterable[Any]) -> bool:
     return letter.message_id in ids or f"{letter.message_id}/{letter.endpoint_hash}" in ids
 
 
+def _is_id(term: Term) -> bool:
+    return term.field == "id" and term.op == "=" and not term.negated
+
+
+def _is_left_out(term: Term) -> bool:
+    return term.field == "id" and term.op == "=" and term.negated
+
+
 def _compare(term: Term, text: str) -> bool:
-    wanted = _text(term)
+    wanted = _clean(str(term.value))  # all of it: a body may be long
     if term.op == "=":
         return text == wanted
     if wanted.isascii():
@@ -260,8 +287,18 @@ def _instant(term: Term, now_ms: int) -> Term:
 
 
 def _text(term: Term) -> str:
-    """Return a term's text as SQLite can take it: what is no Unicode, has a NUL or no end fits nothing anyway."""
-    return str(term.value)[:_LONGEST_TEXT].encode(errors="replace").decode().replace("\0", "\ufffd")
+    """Return a term's text as SQLite can take it: what has no end fits nothing anyway."""
+    return _clean(str(term.value)[:_LONGEST_TEXT])
+
+
+def _clean(text: str) -> str:
+    """Return a text without what is no Unicode, and without NUL, which fit nothing anyway."""
+    return text.encode(errors="replace").decode().replace("\0", "\ufffd")
+
+
+def _number(value: Any) -> int:
+    """Return a number as SQLite can take it: what lies beyond is beyond everything anyway."""
+    return min(max(int(value), -_INT64), _INT64)
 
 
 class _Fits:

@@ -11,6 +11,7 @@ from pathlib import Path
 import orjson
 
 from relay_core.errors import NotFound, StorageError
+from relay_core.frames import encode_result
 from relay_core.protocol import Report, ReportContent
 
 MAX_BYTES = 3 * 1024 * 1024
@@ -53,4 +54,9 @@ def read_report(directory: Path, date: str | None) -> ReportContent:
         raise StorageError(f"cannot read {path}: {error}", path=str(path)) from error
     if not isinstance(report, dict):
         raise StorageError(f"{path} is no report", path=str(path))
-    return ReportContent(date=date, report=report)
+    content = ReportContent(date=date, report=report)
+    try:
+        encode_result(0, content)
+    except (TypeError, ValueError) as error:  # JSON that can be read may still be nested too deep to be written
+        raise StorageError(f"{path} cannot be sent: {error}", path=str(path)) from error
+    return content

@@ -1,12 +1,14 @@
 """The state stream: everyone who watches gets the whole state once, then what has changed, at most 5 times a second.
 
-1. Nothing is done while nobody watches, and nothing is sent while nothing has changed.
+1. Nothing is done while nobody watches. While nothing has changed, only the time is sent, once a second: who hears
+   nothing for some seconds knows that the picture stands still because nobody looks, not because nothing happens.
 2. What a look costs does not depend on the traffic: it compares rows with those of the look before and sends those
    that differ. Looks are so far apart that they take at most a twentieth of the time, however many mailboxes there
-   are.
+   are, but never more than 2 seconds.
 3. All watchers share one look. One that does not keep up misses updates and then gets the whole state again: what
    is kept for it is one mark.
-4. The groups of dead letters come from the index, asked again only when a dead letter came or went.
+4. The groups of dead letters come from the index, asked again only when a dead letter came or went, or the index
+   was behind or built anew.
 """
 
 from __future__ import annotations
@@ -27,6 +29,9 @@ logger = logging.getLogger(__name__)
 
 INTERVAL_SECS = 0.2
 _SHARE = 20
+_LONGEST_SECS = 2.0
+"""Between two looks, however long one takes."""
+_HEARTBEAT_SECS = 1.0
 PART_ROWS = 2000
 """Of one notification, so that it fits into a frame."""
 
@@ -48,7 +53,9 @@ class StateStream:
         self._problems: list[str] | None = None
         self._events = 0
         self._dead: list[DeadLetterGroup] = []
-        self._dead_mark: tuple[int, int] | None = None
+        self._dead_mark: tuple[int, ...] | None = None
+        self._told_at = 0.0
+        """When anything was sent to all, in the bus's monotonic time."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -93,12 +100,16 @@ class StateStream:
                 except Exception:
                     logger.exception("the state could not be told")
                     self._behind.update(self._watchers)  # nobody knows what they have missed
-                await sleep(self._bus.clock, max(INTERVAL_SECS, (loop.time() - began) * _SHARE))
+                await sleep(self._bus.clock, pause_after(loop.time() - began))
         finally:
             self._running = False
 
     def _send(self, update: dict[str, Any]) -> None:
-        parts = _in_parts(update) if len(update) > 2 else []  # beside `full` and `at`
+        now = self._bus.clock.monotonic()
+        parts: list[dict[str, Any]] = []
+        if len(update) > 2 or now - self._told_at >= _HEARTBEAT_SECS:  # more than `full` and `at`, or high time
+            parts = _in_parts(update)
+            self._told_at = now
         whole: list[dict[str, Any]] | None = None
         for watch_id, connection in list(self._watchers.items()):
             if not connection.writable:
@@ -147,6 +158,11 @@ class StateStream:
             whole["throughput"] = self._throughput.to_wire()
         whole["events"] = self._view.events(len(self._bus.events.recent))
         return whole
+
+
+def pause_after(took: float) -> float:
+    """Return how long to wait after a look that took so many seconds."""
+    return min(max(INTERVAL_SECS, took * _SHARE), _LONGEST_SECS)
 
 
 def _in_parts(update: dict[str, Any]) -> list[dict[str, Any]]:

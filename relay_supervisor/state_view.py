@@ -76,10 +76,15 @@ class StateView:
         recent = list(self.relay.bus.events.recent)
         return [_wire_event(row) for row in recent[max(len(recent) - newest, 0) :]]
 
-    def dead_mark(self) -> tuple[int, int]:
-        """Return what changes whenever a dead letter comes or goes."""
+    def dead_mark(self) -> tuple[int, ...]:
+        """Return what changes whenever a dead letter comes or goes, or the index may know of others."""
         bus = self.relay.bus
-        return sum(bus.metrics.dead_letters.values()), sum(mailbox.dead for mailbox in bus.mailboxes)
+        return (
+            sum(bus.metrics.dead_letters.values()),
+            sum(mailbox.dead for mailbox in bus.mailboxes),
+            bus.index.dirty,
+            bus.index.repairs,
+        )
 
     def _mailbox(self, mailbox: Mailbox) -> tuple[Any, ...]:
         about = mailbox.about

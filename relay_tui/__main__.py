@@ -9,6 +9,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 OK, ERROR, USAGE, UNREACHABLE = 0, 1, 2, 3
 _THEMES = ("dark", "light", "colour-blind", "ansi")
@@ -28,7 +29,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--demo", action="store_true", help="start a supervisor of its own with living traffic")
     made.add_argument("--read-only", action="store_true", help="without every action that changes something")
     made.add_argument("--slow-link", action="store_true", help="paint seldom, for a slow connection")
-    made.add_argument("--theme", choices=_THEMES, default=os.environ.get("RELAY_THEME", "dark"), help="the colours")
+    made.add_argument("--theme", choices=_THEMES, help="the colours (else RELAY_THEME, else dark)")
     made.add_argument("--once", action="store_true", help="print the state once and leave; with --json as JSON")
     made.add_argument("--json", action="store_true", help="with --once: one JSON document")
     made.add_argument("--plain", action="store_true", help="print the state line by line, for screen readers")
@@ -41,6 +42,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = asked.parse_args(arguments)
     if given.json and not given.once:
         asked.error("--json goes with --once")
+    if given.demo and (given.once or given.plain):
+        asked.error("--demo is a dashboard: it does not go with --once or --plain")
+    theme = given.theme or os.environ.get("RELAY_THEME") or "dark"
+    if theme not in _THEMES:
+        asked.error(f"RELAY_THEME is {theme!r}: choose from {', '.join(_THEMES)}")
     if given.once or given.plain:
         from relay_tui.once import print_once
 
@@ -50,26 +56,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return USAGE
     os.environ.setdefault("TEXTUAL_FPS", "240")  # a key is answered within 4 ms instead of 17
     os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")
-    demo = None
-    if given.demo:
-        from relay_tui.demo.world import DemoWorld
+    with ExitStack() as stack:
+        demo = None
+        if given.demo:
+            from relay_tui.demo.world import DemoWorld
 
-        demo = DemoWorld.start()  # it comes up while Textual is imported
-    from relay_tui.app import Dashboard
+            demo = stack.enter_context(DemoWorld.start())  # it comes up while Textual is imported
+        from relay_tui.app import Dashboard
 
-    app = Dashboard(
-        socket=given.socket,
-        data_dir=given.data_dir,
-        demo=demo,
-        read_only=given.read_only,
-        slow_link=given.slow_link,
-        theme=given.theme,
-    )
-    try:
+        app = Dashboard(
+            socket=given.socket,
+            data_dir=given.data_dir,
+            demo=demo,
+            read_only=given.read_only,
+            slow_link=given.slow_link,
+            theme=theme,
+        )
         app.run()
-    finally:
         if app.demo is not None:
-            app.demo.stop()
+            stack.enter_context(app.demo)  # one that was begun from within
     return app.return_code or OK
 
 

@@ -93,16 +93,17 @@ class Registry:
         """Return what a key does on a screen."""
         return self._by_key.get((where, key)) or self._by_key.get((EVERYWHERE, key))
 
-    def by_name(self, where: str, name: str) -> Action | None:
-        """Return the action with a name, or the only one whose name begins so."""
+    def by_name(self, where: str, name: str) -> list[Action]:
+        """Return the action with a name, or all whose names begin so; what is here goes before what is elsewhere."""
         here = self.of(where)
         elsewhere = [one for one in self.actions if one not in here]
         for among in (here, elsewhere):
-            exact = [one for one in among if one.name == name]
-            begun = [one for one in among if one.name.startswith(name)]
-            if exact or len(begun) == 1:
-                return (exact or begun)[0]
-        return None
+            if exact := [one for one in among if one.name == name]:
+                return exact[:1]
+        for among in (here, elsewhere):
+            if begun := {one.name: one for one in among if one.name.startswith(name)}:
+                return list(begun.values())
+        return []
 
 
 def conflicts(actions: list[Action]) -> Iterator[str]:
@@ -116,5 +117,8 @@ def conflicts(actions: list[Action]) -> Iterator[str]:
 
 
 def rebound(one: Action, keys: dict[str, str]) -> Action:
-    """Return an action with the key that the operator has given it, if any; an empty one takes its key away."""
-    return replace(one, key=keys[one.name] or None, keys=()) if one.name in keys else one
+    """Return an action with the key that the operator has given it, if any; an empty one takes all its keys away."""
+    if one.name not in keys:
+        return one
+    key = keys[one.name]
+    return replace(one, key=key, keys=one.keys) if key else replace(one, key=None, keys=())

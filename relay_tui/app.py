@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -19,15 +19,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from textual import events
 from textual.app import App, ComposeResult
 from textual.binding import BindingType
-from textual.filter import LineFilter
+from textual.filter import LineFilter, NoColor
 from textual.screen import Screen
+from textual.widget import Widget
 from textual.widgets import ContentSwitcher
 
 from relay_tui.actions import EVERYWHERE, Action, Registry, action, actions_of
 from relay_tui.alerts import Alert, find_alerts
-from relay_tui.bars import STARTING, Hints, banner_line, header_line
+from relay_tui.bars import Header, Hints, banner_line, header_line
 from relay_tui.lines import Lines, Painted, line
-from relay_tui.look import THEMES, Palette, textual_name, textual_themes
+from relay_tui.look import ANSI, THEMES, Palette, textual_name, textual_themes
 from relay_tui.net import ControlNet
 from relay_tui.prompt import Prompt
 
@@ -80,13 +81,13 @@ class Desk(Screen[None]):
     #hints { height: 1; }
     #views { height: 1fr; }
     #card { display: none; height: 1fr; padding: 1 2; }
-    Desk.-small > * { display: none; }
-    Desk.-small > #card { display: block; }
+    Desk.-small > * { display: none !important; }
+    Desk.-small > #card { display: block !important; }
     """
 
     def compose(self) -> ComposeResult:
         """Lay out the frame; the screens come into it as they are looked at."""
-        yield Lines([STARTING], ground="bar", id="header")
+        yield Header()
         yield Lines(ground="banner", id="banner")
         yield ContentSwitcher(id="views")
         yield Hints()
@@ -125,6 +126,8 @@ class Dashboard(App[None]):
         clock: Clock | None = None,
     ) -> None:
         super().__init__()
+        if self.no_color:
+            theme = ANSI  # attributes alone; any other would be sent as shades of grey
         for one in textual_themes():
             self.register_theme(one)
         self.palette = Palette(theme)
@@ -141,9 +144,15 @@ class Dashboard(App[None]):
         self._slow_link = slow_link
         self._clock = clock
         self._net = ControlNet()
+        self._colourless = NoColor()
         self._current = "overview"
         self._views: dict[str, View] = {}
         self._alerts: list[Alert] = []
+        self.faults: list[str] = []
+        """What of ours has gone wrong; tests want it empty."""
+        self._showing = asyncio.Lock()
+        self._early: list[events.Key] = []
+        """Keys that were pressed before there was a screen; they count when there is."""
         self._doing: set[str] = set()
         """Names of actions that have not ended."""
         self._alerted_at = -1
@@ -153,8 +162,8 @@ class Dashboard(App[None]):
         return Desk()
 
     def get_line_filters(self) -> list[LineFilter]:
-        """Let every line pass the net as the last thing."""
-        return [*super().get_line_filters(), self._net]
+        """Let every line pass the net as the last thing, and before it what takes colours away, if none are wanted."""
+        return [*([self._colourless] if self.no_color else []), self._net]
 
     def on_mount(self) -> None:
         """Paint first, then wake the rest."""
@@ -177,6 +186,8 @@ class Dashboard(App[None]):
         self.set_interval(_SLOW_TICK_SECS if self._slow_link else _TICK_SECS, self.draw)
         for problem in self.problems:
             self.tell(problem, "warning")
+        for event in self._early:
+            self.post_message(event)
 
     def connect(self, socket: str | Path | None, data_dir: str | Path | None) -> None:
         """Follow a supervisor from now on."""
@@ -199,29 +210,47 @@ class Dashboard(App[None]):
     @property
     def view(self) -> View:
         """The screen that is looked at."""
-        return self._views["nobody" if self._is_alone else self._current]
+        return self._views[self.where]
 
     @property
-    def _is_alone(self) -> bool:
-        return self.store.link == "absent" and self.demo is None
+    def where(self) -> str:
+        """The name of the screen that is looked at: the one that was asked for, unless nobody is there to tell of."""
+        is_alone = hasattr(self, "store") and self.store.link == "absent" and self.demo is None
+        return "nobody" if is_alone else self._current
 
     async def goto(self, name: str, argument: str | None = None) -> None:
         """Look at a screen, made now if it is looked at for the first time."""
+        self.desk.query_one(Prompt).close()
         self._current = name
-        await self._show("nobody" if self._is_alone else name)
+        self._draw_frame()
+        self._paint_title()
+        await self._show()
         self.draw()
-        if argument is not None and not self._is_alone:
-            self.view.opened(argument)
+        if argument is not None and self.where == name:
+            self._try(lambda: self.view.opened(argument), f"{name} {argument}")
 
-    async def _show(self, name: str) -> None:
-        switcher = self.desk.query_one(ContentSwitcher)
-        if name not in self._views:
-            self._views[name] = view = _made(name)()
-            view.id = name
-            await switcher.mount(view)
-        if switcher.current != name:
-            switcher.current = name
-            self.focus_view()
+    def _paint_title(self) -> None:
+        """Have the new title on the terminal now: a key is answered before a whole screen is made.
+
+        Textual would paint it together with the screen, 20 ms later.
+        """
+        desk = self.desk
+        if desk.is_current:
+            desk._dirty_widgets.add(desk.query_one("#header", Lines))
+            desk._on_timer_update()
+
+    async def _show(self) -> None:
+        """Have the screen that is looked at on the terminal."""
+        async with self._showing:
+            switcher, name = self.desk.query_one(ContentSwitcher), self.where
+            if name not in self._views:
+                view = _made(name)()
+                view.id = name
+                await switcher.mount(view)
+                self._views[name] = view
+            if switcher.current != name:
+                switcher.current = name
+                self.desk.set_focus(self._views[name].first_focus)
 
     @property
     def desk(self) -> Screen[Any]:
@@ -237,18 +266,28 @@ class Dashboard(App[None]):
         """Show how things are."""
         if not self._views or not self.is_running:
             return
-        shown = "nobody" if self._is_alone else self._current
-        if self.desk.query_one(ContentSwitcher).current != shown:
-            self.call_later(self._show, shown)
-            return
         self._draw_frame()
-        if not self.paused:
-            self.view.draw()
+        if self.desk.query_one(ContentSwitcher).current != self.where:
+            self.call_later(self._show)
+        elif not self.paused:
+            self._try(self.view.draw, f"the screen {self.where} could not be drawn")
+
+    def _try(self, work: Callable[[], Any], doing: str) -> Any:
+        """Do something of a screen; should it fail, say so, once: a fault of one must not take the others with it."""
+        try:
+            return work()
+        except Exception as error:
+            text = f"{doing}: {type(error).__name__}: {error}"
+            if text not in self.faults:
+                self.faults.append(text)
+                logger.exception("%s", doing)
+                self.tell(text, "error")
+            return None
 
     def _draw_frame(self) -> None:
         desk = self.desk
         header = desk.query_one("#header", Lines)
-        title = next(one.title for one in SCREENS if one.name == self.view.NAME)
+        title = next(one.title for one in SCREENS if one.name == self.where)
         if self.store.state.at != self._alerted_at:
             self._alerted_at, self._alerts = self.store.state.at, find_alerts(self.store)
         header.show(
@@ -265,11 +304,11 @@ class Dashboard(App[None]):
             ]
         )
         banner = desk.query_one("#banner", Lines)
-        stale = banner_line(self.store)
+        stale = banner_line(self.store, header.size.width)
         banner.set_class(stale is not None, "-on")
         if stale is not None:
             banner.show([stale])
-        desk.query_one(Hints).offer(self.registry.of(self.view.NAME), "")
+        desk.query_one(Hints).offer(self.registry.of(self.where), typing=self._field is not None)
 
     def tell(self, text: str, severity: str = "information") -> None:
         """Say something in passing."""
@@ -293,7 +332,8 @@ class Dashboard(App[None]):
             self.tell(f"{doing}: {error}", "error")
         except Exception as error:  # the dashboard goes on, whatever it is
             logger.exception("%s", doing)
-            self.tell(f"{doing}: {type(error).__name__}: {error}", "error")
+            self.faults.append(f"{doing}: {type(error).__name__}: {error}")
+            self.tell(self.faults[-1], "error")
 
     async def on_event(self, event: events.Event) -> None:
         """Do what a key stands for here, before anything else gets it.
@@ -301,22 +341,39 @@ class Dashboard(App[None]):
         A key that is left to Textual goes to what has the focus when it is looked at. So what is typed faster than the
         screen changes (a slash, and a filter) still goes where it is meant to.
         """
-        if isinstance(event, events.Key) and not event.is_forwarded and (found := self._meant_by(event)) is not None:
-            await self.do(found)
-        else:
-            await super().on_event(event)
+        if isinstance(event, events.Key) and not event.is_forwarded:
+            if event.key == "ctrl+c" and not getattr(self.focused, "selected_text", ""):
+                self.exit()
+                return
+            if not self._views:
+                self._early.append(event)
+                return
+            if (found := self._meant_by(event)) is not None:
+                await self.do(found)
+                return
+        await super().on_event(event)
 
     def _meant_by(self, event: events.Key) -> Action | None:
         """Return what a key stands for; None if a dialog or a text field wants it."""
         if self.screen is not self.desk:
             return None
-        field = None if isinstance(self.focused, Painted) else self.focused
+        prompt = self.desk.query_one(Prompt)
+        if prompt.is_open:
+            prompt.give_keys()
+            return None
+        field = self._field
         if field is not None and (event.is_printable or event.key in field._bindings.key_to_bindings):
             return None
-        if self.desk.query_one(Prompt).is_open:
-            return None
         key = event.character if event.character and event.is_printable and event.character != " " else event.key
-        return self.registry.by_key(self.view.NAME if self._views else EVERYWHERE, key)
+        found = self.registry.by_key(self.where, key)
+        if self.desk.has_class("-small") and found is not None and found.name != "quit":
+            return None  # nobody can see what it would be about
+        return found
+
+    @property
+    def _field(self) -> Widget | None:
+        """The text field that has the keys, if one has."""
+        return None if isinstance(self.focused, Painted) else self.focused
 
     def on_hints_clicked(self, event: Hints.Clicked) -> None:
         """Do what was clicked."""
@@ -327,11 +384,12 @@ class Dashboard(App[None]):
         if what.method == "goto":
             await self.goto(what.name, argument)
             return
-        if what.where not in (EVERYWHERE, self.view.NAME):
+        if what.where not in (EVERYWHERE, self.where):
             await self.goto(what.where)
+        await self._show()
         owner: Any = self if what.where == EVERYWHERE else self.view
         method = getattr(owner, what.method)
-        done = method(argument) if what.argument is not None else method()
+        done = self._try(lambda: method(argument) if what.argument is not None else method(), what.title)
         if asyncio.iscoroutine(done):
             self.start(self._once(what.name, done), doing=what.title)
 
@@ -346,7 +404,7 @@ class Dashboard(App[None]):
         finally:
             self._doing.discard(name)
 
-    @action("quit", "Leave the dashboard; everything goes on without it", "q", keys=("ctrl+c", "ctrl+q"), label="quit")
+    @action("quit", "Leave the dashboard; everything goes on without it", "q", keys=("ctrl+q",), label="quit")
     def leave(self) -> None:
         """Leave."""
         self.exit()
@@ -357,7 +415,8 @@ class Dashboard(App[None]):
         from relay_tui.dialogs import Reader
         from relay_tui.help import help_lines
 
-        self.push_screen(Reader(f"Help: {self.view.NAME}", help_lines(self.view, self.registry)))
+        width = int(self.size.width * 0.9) - 6
+        self.push_screen(Reader(f"Help: {self.where}", help_lines(self.view, self.registry, width)))
 
     @action("pause", "Pause the display, or go on", "p", label="pause")
     def pause(self) -> None:
@@ -365,13 +424,18 @@ class Dashboard(App[None]):
         self.paused = not self.paused
         self.draw()
 
-    @action("alerts", "List what should be looked at", "!", label="alerts")
-    def show_alerts(self) -> None:
+    @action("alerts", "List what should be looked at, and go there", "!", label="alerts")
+    async def show_alerts(self) -> None:
         """List the alerts."""
-        from relay_tui.dialogs import Reader
+        from relay_tui.alert_list import AlertList
 
-        found = [line((f"{'✗' if one.style == 'bad' else '▲'} ", one.style), one.text) for one in self._alerts]
-        self.push_screen(Reader("What should be looked at", found or [line(("✓ all is calm", "ok"))]))
+        chosen = await self.push_screen_wait(AlertList(self._alerts))
+        if chosen is not None:
+            await self.goto(chosen.view, chosen.argument)
+
+    async def on_header_clicked(self) -> None:
+        """List the alerts."""
+        self.start(self.show_alerts(), doing="alerts")
 
     @action("command", "Type a command", ":", label="command")
     def open_command_line(self) -> None:
@@ -384,13 +448,15 @@ class Dashboard(App[None]):
         if not text or not text.strip():
             return
         name, _, argument = text.strip().partition(" ")
-        found = self.registry.by_name(self.view.NAME, name)
-        if found is None:
-            self.tell(f"there is no command {name!r}: ? lists those of this screen", "warning")
-        elif argument and found.argument is None:
-            self.tell(f"{found.name} takes no argument", "warning")
-        else:
-            self.call_later(self.do, found, argument.strip() or None)
+        match self.registry.by_name(self.where, name):
+            case []:
+                self.tell(f"there is no command {name!r}: ? lists those of this screen", "warning")
+            case [found] if argument and found.argument is None:
+                self.tell(f"{found.name} takes no argument", "warning")
+            case [found]:
+                self.call_later(self.do, found, argument.strip() or None)
+            case several:
+                self.tell(f"{name!r} may be {', '.join(one.name for one in several)}", "warning")
 
     @action("palette", "Search everything that can be done", "ctrl+p")
     def open_palette(self) -> None:
@@ -424,7 +490,8 @@ class Dashboard(App[None]):
 
     def focus_view(self) -> None:
         """Give the keys to the screen that is looked at."""
-        self.desk.set_focus(self.view.table)
+        if self.where in self._views:
+            self.desk.set_focus(self.view.first_focus)
 
     def copy(self, text: str, what: str) -> None:
         """Send a text to the terminal's clipboard, and keep it in a file."""
@@ -433,7 +500,7 @@ class Dashboard(App[None]):
         self.copy_to_clipboard(text)
         try:
             self.tell(f"{what} sent to the terminal's clipboard; also in {keep_copy(text)}")
-        except OSError as error:
+        except (OSError, ValueError) as error:
             self.tell(f"{what} sent to the terminal's clipboard; no copy in a file: {error}", "warning")
 
 

@@ -20,9 +20,12 @@ _LINKS = {
     "silent": ("◌ silent", "bar-bad"),
     "lost": ("○ lost", "bar-bad"),
     "absent": ("○ nobody there", "bar-bad"),
+    "refused": ("○ refused", "bar-bad"),
 }
 _PROMISES = {"fsync": "fsync: survives power loss", "os": "os: survives kill -9"}
 _KEY_NAMES = {"escape": "esc", "space": "␣", "question_mark": "?"}
+
+_WIDE = 100
 
 STARTING: Line = line((" relay ", "key"), ("◌ starting", "bar-dim"))
 
@@ -31,16 +34,21 @@ def header_line(
     store: Store, alerts: Sequence[Alert], width: int, *, title: str, paused: bool, read_only: bool, demo: bool
 ) -> Line:
     """Return the header: what does not fit is left out from the right, and the clock is always there."""
-    text, style = _LINKS["connecting" if demo and store.link == "absent" else store.link]
+    text, style = _LINKS["refused" if store.is_refused else store.link]
+    if demo and store.link == "absent":
+        text, style = _LINKS["connecting"]
     parts: list[list[Piece]] = [[(" relay ", "key"), (f"{title} ", "bar")], [(text, style)]]
     if store.is_live and store.lag_ms is not None:
         parts[-1].append((f" {lasting(store.lag_ms / 1000)}", "bar-dim"))
     if paused:
         parts.append([("❚❚ paused", "bar-warn")])
-    bad = any(alert.style == "bad" for alert in alerts)
-    parts.append(
-        [(f"▲ {plural(len(alerts), 'alert')}", "bar-bad" if bad else "bar-warn")] if alerts else [("✓ calm", "bar-ok")]
-    )
+    if not (store.is_live and store.state.at):
+        parts.append([("alerts unknown", "bar-dim")])
+    elif alerts:
+        bad = any(alert.style == "bad" for alert in alerts)
+        parts.append([(f"▲ {plural(len(alerts), 'alert')}", "bar-bad" if bad else "bar-warn")])
+    else:
+        parts.append([("✓ calm", "bar-ok")])
     if read_only:
         parts.append([("read-only", "bar-warn")])
     if store.info is not None:
@@ -60,15 +68,32 @@ def header_line(
     return (*shown, (" " * max(gap, 0), "bar"), time)
 
 
-def banner_line(store: Store) -> Line | None:
+def banner_line(store: Store, width: int) -> Line | None:
     """Return what must not be overlooked, or None."""
     if store.link not in ("lost", "silent"):
         return None
+    since = lasting(round(store.silent_secs()))
     what = "the supervisor does not answer" if store.link == "silent" else "the connection is lost"
-    return line(
-        (f" ⚠ STALE: {what} for {lasting(round(store.silent_secs()))}; this is how it was at ", "banner"),
-        (f"{clock_time(store.state.at)}Z. Trying again. ", "banner"),
-    )
+    if not store.state.at:
+        return line((f" ⚠ {what} for {since}. Trying again. ", "banner"))
+    if width < _WIDE:
+        return line((f" ⚠ STALE: {what} ({since}); as of {clock_time(store.state.at)}Z ", "banner"))
+    at = clock_time(store.state.at)
+    return line((f" ⚠ STALE: {what} for {since}; this is how it was at {at}Z. Trying again. ", "banner"))
+
+
+class Header(Lines):
+    """The line above every screen; a click on it lists the alerts."""
+
+    class Clicked(Message):
+        """It was clicked."""
+
+    def __init__(self) -> None:
+        super().__init__([STARTING], ground="bar", id="header")
+
+    def on_click(self) -> None:
+        """Say so."""
+        self.post_message(self.Clicked())
 
 
 class Hints(Lines):
@@ -86,22 +111,25 @@ class Hints(Lines):
         self._actions: Sequence[Action] = ()
         self._spans: list[tuple[int, int, Action]] = []
 
-    def offer(self, actions: Sequence[Action], note: str) -> None:
-        """Show actions, and a note at the end if there is room."""
+    def offer(self, actions: Sequence[Action], *, typing: bool) -> None:
+        """Show actions, as many as there is room for, but help and the other screens always.
+
+        While a text is typed, characters stand for themselves: then only other keys are offered.
+        """
         self._spans.clear()
         pieces: list[Piece] = []
-        room = self.size.width - 1
-        for one in actions:
-            if one.label is None or one.key is None:
-                continue
-            more = [(f" {_KEY_NAMES.get(one.key, one.key)}", "key"), (f" {one.label} ", "bar")]
+        last: list[Piece] = [] if typing else [("  1-7 R J", "key"), (" screens ", "bar")]
+        shown = [one for one in actions if one.label and one.key and not (typing and len(one.key) == 1)]
+        if not typing:  # help, where nothing must push it out
+            shown.sort(key=lambda one: one.name != "help")
+        for one in shown:
+            more = [(f" {_KEY_NAMES.get(one.key or '', one.key)}", "key"), (f" {one.label} ", "bar")]
             begin = width_of(pieces)
-            if begin + width_of(more) > room:
+            if begin + width_of(more) + width_of(last) > self.size.width:
                 break
             pieces += more
             self._spans.append((begin, width_of(pieces), one))
-        if note and width_of(pieces) + len(note) + 1 < room:
-            pieces += [(" " * (room - width_of(pieces) - len(note)), "bar"), (note, "bar-dim")]
+        pieces += last
         self.show([tuple(pieces)])
 
     def on_click(self, event: events.Click) -> None:

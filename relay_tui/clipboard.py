@@ -6,6 +6,8 @@ import os
 import tempfile
 from pathlib import Path
 
+from relay_tui.own_places import moment_dir
+
 
 def keep_copy(text: str) -> Path:
     """Write a text to the operator's own file and return where it is.
@@ -13,12 +15,11 @@ def keep_copy(text: str) -> Path:
     Raises:
         OSError: if it cannot be written.
     """
-    base = os.environ.get("XDG_RUNTIME_DIR") or os.environ.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())
-    directory = Path(base) / "relay"
+    directory = moment_dir()
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = directory / "clipboard.txt"
     handle, name = tempfile.mkstemp(dir=directory)  # private from the start, and whole when it is in place
-    with os.fdopen(handle, "w") as file:
+    with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
         file.write(text)
     os.replace(name, path)
     return path

@@ -21,7 +21,7 @@ from relay_tui.lines import Line, Lines, line
 
 R = TypeVar("R")
 
-_CSS = """
+FRAME = """
 {name} {{ align: center middle; background: $background 60%; }}
 {name} > Vertical {{
     width: 76; max-width: 95%; height: auto; max-height: 90%; padding: 0 1;
@@ -32,6 +32,7 @@ _CSS = """
 {name} .hint {{ color: $text-muted; height: auto; }}
 {name} Input {{ border: tall $accent 50%; }}
 """
+"""How a dialog looks, by the name of its class."""
 
 
 class Dialog(ModalScreen[R]):
@@ -45,7 +46,7 @@ class Dialog(ModalScreen[R]):
 class Ask(Dialog[str | None]):
     """Ask for a line of text."""
 
-    DEFAULT_CSS = _CSS.format(name="Ask")
+    DEFAULT_CSS = FRAME.format(name="Ask")
 
     def __init__(
         self, title: str, about: Sequence[str] = (), *, initial: str = "", hint: str = "enter: do it · esc: leave it"
@@ -88,7 +89,7 @@ class Ask(Dialog[str | None]):
 class ConfirmByTyping(Ask):
     """Have a word typed before something is destroyed."""
 
-    DEFAULT_CSS = _CSS.format(name="ConfirmByTyping")
+    DEFAULT_CSS = FRAME.format(name="ConfirmByTyping")
 
     def __init__(self, title: str, about: Sequence[str], *, word: str) -> None:
         super().__init__(title, [*about, "", f"Type {word} to do it."], hint="esc: leave everything as it is")
@@ -102,7 +103,7 @@ class ConfirmByTyping(Ask):
 class Confirm(Dialog[bool]):
     """Ask yes or no."""
 
-    DEFAULT_CSS = _CSS.format(name="Confirm")
+    DEFAULT_CSS = FRAME.format(name="Confirm")
 
     def __init__(self, title: str, about: Sequence[str] = ()) -> None:
         super().__init__()
@@ -130,7 +131,7 @@ class Reader(Dialog[None]):
     """Show lines to read, and nothing to decide."""
 
     DEFAULT_CSS = (
-        _CSS.format(name="Reader") + "Reader > Vertical { width: 90%; height: 90%; } Reader Lines { height: 1fr; }"
+        FRAME.format(name="Reader") + "Reader > Vertical { width: 90%; height: 90%; } Reader Lines { height: 1fr; }"
     )
 
     def __init__(self, title: str, lines: Sequence[Line]) -> None:

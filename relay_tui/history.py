@@ -24,6 +24,8 @@ class Track:
 
     def note(self, at: float, counts: dict[str, int]) -> None:
         """Remember the counts of an instant, at most one a second."""
+        if self._samples and at < self._samples[-1][0]:
+            self._samples.clear()  # the supervisor's clock was set back
         if not self._samples or at - self._samples[-1][0] >= 1.0:
             self._samples.append((at, counts))
 

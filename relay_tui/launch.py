@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 
 _LOOK_SECS = 0.1
 _LOOKS = 100
+_TAIL_BYTES = 8192
 
 
 def start_supervisor(client: RelayClient) -> tuple[int, Path]:
@@ -58,5 +61,14 @@ def _has_ended(process: int) -> bool:
 
 
 def _last_words(log: Path) -> str:
-    said = log.read_text(errors="replace").strip().splitlines()
-    return clean(said[-1]) if said else "it said nothing"
+    with log.open("rb") as file:
+        file.seek(max(os.fstat(file.fileno()).st_size - _TAIL_BYTES, 0))
+        return last_words(file.read()) or "it said nothing"
+
+
+def last_words(log: bytes) -> str:
+    """Return the last line of a log, or what it says if it is JSON: the reason for an end stands there."""
+    line = log.decode(errors="replace").strip().rpartition("\n")[2]
+    with suppress(ValueError, TypeError, KeyError):
+        line = str(json.loads(line)["event"])
+    return clean(line)

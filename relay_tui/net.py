@@ -18,7 +18,7 @@ class ControlNet(LineFilter):
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         """Return the segments with nothing in them but what prints."""
-        if all(segment.text.isprintable() for segment in segments):
+        if "".join([segment.text for segment in segments]).isprintable():
             return segments
         return [
             segment if segment.text.isprintable() else Segment(_of_same_width(segment), segment.style)

@@ -22,7 +22,7 @@ class ActionProvider(Provider):
         return cast("Dashboard", self.app)
 
     def _actions(self) -> list[Action]:
-        here = self._dashboard.registry.of(self._dashboard.view.NAME)
+        here = self._dashboard.registry.of(self._dashboard.where)
         return here + [one for one in self._dashboard.registry.actions if one not in here and one.where != "nobody"]
 
     async def discover(self) -> Hits:

@@ -91,6 +91,15 @@ class Prompt(Horizontal):
     def _sign(self) -> str:
         return str(self.query_one("#sign", Static).content)
 
+    def give_keys(self) -> None:
+        """Take the keys back, should a click have given them to something else."""
+        self.screen.set_focus(self.query_one(Input))
+
+    def close(self) -> None:
+        """Let nothing more be typed."""
+        if self.is_open:
+            self._close(None)
+
     def _close(self, text: str | None) -> None:
         self._take_place(False)
         self._done(text)

@@ -1,8 +1,8 @@
 """What the dashboard knows of the bus: one connection, one live picture, and whether it can be believed.
 
 1. The picture is never thrown away: while nobody answers it stays as it was, and `link` says how much it is worth.
-2. `link` is `connecting` until the first answer, `live` while the supervisor answers, `silent` while it has the
-   connection and does not answer, `lost` after the connection has gone, `absent` if there never was one.
+2. `link` is `connecting` until the first answer, `live` while the supervisor answers, `silent` while somebody has the
+   socket and does not answer, `lost` after the connection has gone, `absent` if there never was one.
 3. A lost connection is made again by the client, however long that takes; the store only watches.
 4. Nothing here ends the dashboard: what goes wrong is a text for the operator.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -30,6 +31,9 @@ LinkState = Literal["connecting", "live", "silent", "lost", "absent"]
 _PING_SECS = 0.5
 _SILENT_SECS = 0.9
 _AGAIN_SECS = 1.0
+_FROZEN_SECS = 5.0
+"""Without an update, of which one comes every second at least."""
+_NO_NEWS = {"full", "at"}
 
 
 class Store:
@@ -51,8 +55,8 @@ class Store:
         """How long the supervisor took to answer the last time."""
         self.info: ServerInfo | None = None
         self.config: dict[str, Any] = {}
-        self._on_change = on_change
-        self._answered = clock.monotonic()
+        self._tell = on_change
+        self._answered = self._updated = clock.monotonic()
         client.on_connection = self._connection
 
     @property
@@ -94,8 +98,11 @@ class Store:
         while True:
             try:
                 await work()
+            except SupervisorUnavailable as error:
+                self.is_refused = error.code == "other_data_dir"
+                self._fail(str(error))
             except RelayError as error:
-                self.is_refused = not isinstance(error, SupervisorUnavailable) or error.code == "other_data_dir"
+                self.is_refused = True
                 self._fail(str(error))
             except Exception as error:  # whatever it is, the dashboard goes on, and says so
                 logger.exception("the store failed")
@@ -107,7 +114,9 @@ class Store:
         from relay_core.errors import SupervisorUnavailable
 
         if self.link == "connecting":
-            await self.client.__aenter__()
+            with suppress(TimeoutError):  # then it is asked for an answer, and has its time again
+                async with asyncio.timeout(_SILENT_SECS):
+                    await self.client.__aenter__()
         while True:
             asked = self.clock.monotonic()
             try:
@@ -118,15 +127,16 @@ class Store:
                 self._answered = self.clock.monotonic()
                 self.lag_ms = (self._answered - asked) * 1000
                 await self._learn()
-                self._say("live")
+                stands_still = self.state.at and self._answered - self._updated > _FROZEN_SECS
+                self._say("silent" if stands_still else "live")
                 await asyncio.sleep(_PING_SECS)
 
     def _fail(self, problem: str) -> None:
         self.problem = problem
-        if self.link in ("connecting", "absent"):
-            self._say("absent")
+        if self.client.trouble is None and not self.is_refused:
+            self._say("silent")  # somebody has the socket
         else:
-            self._say("silent" if self.client.connected else "lost")
+            self._say("lost" if self.state.at else "absent")
 
     async def _learn(self) -> None:
         """Ask which supervisor this is, once for each connection."""
@@ -135,14 +145,17 @@ class Store:
             self.info = await self.client.info()
 
     async def _watch(self) -> None:
-        async for state in self.client.watch():
+        watch = self.client.watch()
+        async for state in watch:
+            self._updated = self.clock.monotonic()
             self.state = state
             self.history.note(state)
-            self._on_change()
+            if watch.update is not None and watch.update.model_fields_set - _NO_NEWS:
+                self._on_change()
 
     def _connection(self, is_made: bool) -> None:
         self.info = None
-        if not is_made and self.link != "absent":
+        if not is_made and self.state.at:
             self._say("lost")
 
     def _say(self, link: LinkState) -> None:
@@ -152,3 +165,10 @@ class Store:
         if link != self.link or link != "live":
             self.link = link
             self._on_change()
+
+    def _on_change(self) -> None:
+        """Tell whoever shows the picture; that it cannot be shown is no reason not to keep it."""
+        try:
+            self._tell()
+        except Exception:
+            logger.exception("the picture could not be shown")

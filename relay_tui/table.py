@@ -7,6 +7,8 @@
 3. Rows come from a `Rows`, which need not hold all of them: a row that is not there yet is shown as such, and
    `Reached` says when the cursor or the window comes near the end of what is held.
 4. Marks are keys too, and survive whatever happens to the rows.
+5. A table that `follows` shows its first rows, whichever they are, and has its cursor on none until the operator moves
+   it: what an action would be about never changes under a finger.
 """
 
 from __future__ import annotations
@@ -94,8 +96,12 @@ class LiveTable(Painted, can_focus=True):
     class Reached(Moved):
         """The last rows that are held are in sight."""
 
-    def __init__(self, columns: Sequence[Column], *, empty: str = "nothing here", id: str | None = None) -> None:
+    def __init__(
+        self, columns: Sequence[Column], *, empty: str = "nothing here", follows: bool = False, id: str | None = None
+    ) -> None:
         super().__init__(id=id)
+        self._can_follow = follows
+        self._follows = follows
         self._columns = columns
         self._empty = empty
         self._rows: Rows = RowList()
@@ -114,6 +120,17 @@ class LiveTable(Painted, can_focus=True):
         return self._key
 
     @property
+    def is_following(self) -> bool:
+        """Whether the first rows are shown and the cursor is on none of them."""
+        return self._follows
+
+    def follow(self) -> None:
+        """Go back to the first rows, with the cursor on none."""
+        self._follows = self._can_follow
+        self._key, self._wanted, self._cursor, self._top = None, None, 0, 0
+        self.set_rows(self._rows)
+
+    @property
     def keys(self) -> list[str]:
         """The keys of all rows that are held, in their order."""
         return [self._rows[at].key for at in range(len(self._rows))]
@@ -124,6 +141,9 @@ class LiveTable(Painted, can_focus=True):
             self._empty = empty
         before = self._key
         self._rows = RowList(rows) if isinstance(rows, list | tuple) else rows  # type: ignore[assignment]
+        if self._follows:
+            self.repaint_changed()
+            return
         if not len(self._rows):
             self._wanted = self._wanted or self._key
         wanted = self._wanted or self._key
@@ -148,8 +168,8 @@ class LiveTable(Painted, can_focus=True):
         self.refresh()
 
     def move(self, count: int) -> None:
-        """Move the cursor down by so many rows, or up."""
-        self.go_to(self._cursor + count)
+        """Move the cursor down by so many rows, or up; the first move of one that is on no row is onto the first."""
+        self.go_to(0 if self._follows else self._cursor + count)
 
     def move_page(self, count: int) -> None:
         """Move the cursor by so many screens."""
@@ -158,8 +178,9 @@ class LiveTable(Painted, can_focus=True):
     def go_to(self, at: int) -> None:
         """Move the cursor to a row; one beyond the end is the last."""
         at = max(0, min(at, len(self._rows) - 1))
-        if not len(self._rows) or at == self._cursor:
+        if not len(self._rows) or (at == self._cursor and self._key is not None):
             return
+        self._follows = False
         self._wanted = None
         self._cursor = at
         self._key = self._rows[at].key
@@ -211,7 +232,7 @@ class LiveTable(Painted, can_focus=True):
         if at >= len(self._rows):
             return (((f"  {self._empty}", "dim"),) if at == 0 else (), False)
         row = self._rows[at]
-        return self._cut(row.cells, "", row.key), at == self._cursor and self.has_focus_within
+        return self._cut(row.cells, "", row.key), row.key == self._key and self.has_focus_within
 
     def _cut(self, cells: Sequence[Cell], style: str, key: str | None = None) -> Line:
         pieces: list[Piece] = [(self._gutter(key), "mark" if key is not None else style)]
@@ -252,8 +273,7 @@ class LiveTable(Painted, can_focus=True):
     def on_resize(self, event: events.Resize) -> None:
         """Keep the cursor in sight."""
         self._keep_in_sight()
-        self._painted.clear()
-        self.refresh()
+        self.repaint_changed()
 
     def on_focus(self, event: events.Focus) -> None:
         """Show the cursor."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from textual.geometry import Size
 from textual.widget import Widget
 
 from relay_tui.actions import action
@@ -51,12 +52,22 @@ class View(Widget):
         """The connection to the supervisor."""
         return self.dashboard.store.client
 
+    @property
+    def room(self) -> Size:
+        """How large the view is, also while it is not on the screen."""
+        return cast(Widget, self.parent).size
+
+    @property
+    def first_focus(self) -> Widget | None:
+        """What gets the keys when the view is looked at."""
+        return self.table
+
     def draw(self) -> None:
         """Show how things are now."""
 
     def on_show(self) -> None:
         """Show how things are when the view comes back to the screen."""
-        self.draw()
+        self.dashboard.draw()
 
     def start(self, work: Coroutine[Any, Any, None], *, doing: str) -> None:
         """Do work that waits; `doing` says what, should it fail."""
@@ -100,12 +111,12 @@ class View(Widget):
     @action("page-down", "Move down by a screen", "ctrl+f", keys=("pagedown",))
     def move_page_down(self) -> None:
         """Move the cursor down by a screen."""
-        self._move(max(self.size.height - 4, 1))
+        self._move(max(self.room.height - 4, 1))
 
     @action("page-up", "Move up by a screen", "ctrl+b", keys=("pageup",))
     def move_page_up(self) -> None:
         """Move the cursor up by a screen."""
-        self._move(-max(self.size.height - 4, 1))
+        self._move(-max(self.room.height - 4, 1))
 
     @action("top", "Go to the first row", "g", keys=("home",))
     def move_to_top(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from math import isfinite
 
 _TICKS = "▁▂▃▄▅▆▇█"
 _EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -11,7 +12,7 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 def lasting(seconds: float | None) -> str:
     """Return a duration in its largest fitting unit: ``850µs``, ``12ms``, ``4.2s``, ``3m10s``, ``5h02m``, ``3d04h``."""
-    if seconds is None:
+    if seconds is None or not isfinite(seconds):
         return "–"
     seconds = max(seconds, 0.0)
     if seconds < 0.001:
@@ -32,7 +33,7 @@ def lasting(seconds: float | None) -> str:
 
 def about(seconds: float | None) -> str:
     """Return a duration in whole units of one kind, for what is counted down or up before the operator's eyes."""
-    if seconds is None:
+    if seconds is None or not isfinite(seconds):
         return "–"
     whole = max(round(seconds), 0)
     for unit, length in (("d", 86_400), ("h", 3600), ("m", 60)):
@@ -55,7 +56,7 @@ def ahead(at_ms: float | None, now_ms: float) -> str:
 
 def number(value: float | None) -> str:
     """Return a number in at most six characters or so: ``0.4``, ``7``, ``1,234``, ``56.7k``, ``1.2M``."""
-    if value is None:
+    if value is None or not isfinite(value):
         return "–"
     if value != int(value) and abs(value) < 10:
         return f"{value:.1f}"
@@ -82,7 +83,7 @@ def plural(count: int, one: str, many: str | None = None) -> str:
 
 def bar(share: float, width: int) -> str:
     """Return a bar that is filled to a share, in eighths of a character; anything above nothing shows."""
-    eighths = round(min(max(share, 0.0), 1.0) * width * 8)
+    eighths = round(min(max(share, 0.0), 1.0) * width * 8) if share == share else 0  # NaN is no share
     if share > 0:
         eighths = max(eighths, 1)
     full, rest = divmod(eighths, 8)
@@ -92,6 +93,7 @@ def bar(share: float, width: int) -> str:
 def spark(values: Sequence[float], width: int) -> str:
     """Return the newest values as one line of small bars; nothing at all is a space."""
     shown = list(values)[-width:] if width > 0 else []
+    shown = [value if isfinite(value) else 0 for value in shown]
     top = max(shown, default=0) or 1
     ticks = "".join(" " if value <= 0 else _TICKS[min(int(value / top * 8), 7)] for value in shown)
     return ticks.rjust(width)
@@ -99,12 +101,19 @@ def spark(values: Sequence[float], width: int) -> str:
 
 def clock_time(at_ms: float | None, *, millis: bool = False) -> str:
     """Return the time of day of an instant, in UTC."""
-    if at_ms is None:
-        return "–"
-    text = datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%H:%M:%S.%f")
-    return text[:12] if millis else text[:8]
+    return _dated(at_ms, "%H:%M:%S.%f")[: 12 if millis else 8]
 
 
 def date_time(at_ms: float | None) -> str:
     """Return date and time of an instant, in UTC."""
-    return "–" if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return _dated(at_ms, "%Y-%m-%d %H:%M:%S")
+
+
+def _dated(at_ms: float | None, form: str) -> str:
+    """Return an instant, of which strangers may have made up any: those beyond the calendar are a dash."""
+    if at_ms is None:
+        return "–"
+    try:
+        return datetime.fromtimestamp(at_ms / 1000, UTC).strftime(form)
+    except (ValueError, OverflowError, OSError):
+        return "–"

@@ -136,9 +136,6 @@ async def purge(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> int:
     """Remove dead letters for good."""
-    from relay_core.clock import SystemClock
-    from relay_core.deadletters import DeadLetterFilter
-
     if older_than is not None:
         if before is not None:
             raise UsageError("--older-than and --before say the same: give one of them")
@@ -157,15 +154,12 @@ async def purge(
     )
     if chosen is None and not every:
         raise UsageError("say which ones: by ID, by --where, --code, --endpoint, --older-than ..., or --all")
-    # What fails while somebody thinks about the question is not part of it.
-    chosen = chosen or DeadLetterFilter()
-    if chosen.failed_before is None:
-        chosen = chosen.model_copy(update={"failed_before": SystemClock().now_ms() + 1})
-    count = (await session.client.dead_letter_page(filter=chosen, limit=1)).total
-    if count and not yes and not _confirmed(count):
+    # What fails, or grows old enough, while somebody thinks about the question is not part of it.
+    plan = await session.client.freeze_replay(filter=chosen)
+    if plan.total and not yes and not _confirmed(plan.total):
         session.note("nothing was purged")
         return ExitCode.ERROR
-    purged = await session.client.purge_dead_letters(filter=chosen) if count else 0
+    purged = await session.client.purge_dead_letters(plan_id=plan.id) if plan.total else 0
     session.show({"purged": purged}, lambda: [f"{number(purged)} purged"])
     return ExitCode.OK
 

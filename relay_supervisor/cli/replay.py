@@ -96,8 +96,8 @@ async def replay(
         plan_id = plan.id
         if not session.as_json:
             session.print(_plan_lines(plan))
-    elif dry_run or ids or every:
-        raise UsageError("--plan is a selection already: give no ids, --all or --dry-run with it")
+    elif dry_run or ids or every or fresh_budget or any((where, code, endpoint, sender, reason, text, since, before)):
+        raise UsageError("--plan is a selection already: give no ids, --all, filter, budget or --dry-run with it")
     run = await session.client.start_replay(plan_id, rate=rate, canary=canary)
     if not no_wait:
         run = await _watch(session, run)

@@ -9,7 +9,7 @@ import typer
 
 from relay_supervisor.cli.arguments import Limit, MessageId, instant_ms
 from relay_supervisor.cli.command import Session, command
-from relay_supervisor.cli.entry import Failed
+from relay_supervisor.cli.entry import Failed, UsageError
 from relay_supervisor.cli.groups import new_command
 from relay_supervisor.cli.show import Painted, ago, lasting, paint, safe, table
 
@@ -60,7 +60,10 @@ async def list_traces(
     """List messages and what became of them, newest first."""
     from relay_core.clock import SystemClock
     from relay_core.protocol import Traces
+    from relay_core.trace_search import WORST_FIRST
 
+    if status is not None and status not in WORST_FIRST:
+        raise UsageError(f"--status: no status {status!r}: there are {', '.join(WORST_FIRST)}")
     rows: list[TraceSummary] = []
     cursor = None
     while True:

@@ -137,7 +137,11 @@ async def export(services: Services, connection: Connection, params: ExportParam
     letters, cursor = await services.relay.export_dead_letters(
         params.filter, plan_id=params.plan_id, after=params.cursor, limit=params.limit, room=_ROOM
     )
-    return Exported(lines=[orjson.dumps(letter.to_wire()).decode() for letter in letters], cursor=cursor)
+    return Exported(lines=await asyncio.to_thread(_lines, letters), cursor=cursor)
+
+
+def _lines(letters: list[DeadLetter]) -> list[str]:
+    return [orjson.dumps(letter.to_wire()).decode() for letter in letters]
 
 
 def _replay(run: ReplayRun) -> Replay:

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import subprocess
 import sys
@@ -21,6 +20,8 @@ from pathlib import Path
 from secrets import token_hex
 from types import TracebackType
 from typing import Self
+
+from relay_tui.launch import last_words
 
 READY_SECS = 60.0
 _LOOK_SECS = 0.03
@@ -107,17 +108,8 @@ class DemoWorld:
         said = b""
         if self.keeper.poll() is not None and self.keeper.stderr is not None:
             said = self.keeper.stderr.read()
-        why = f": {_last_words(said)}" if said else ""
+        why = f": {last_words(said)}" if said else ""
         return SupervisorUnavailable(f"the demo's supervisor {what}{why}", socket=str(self.socket))
-
-
-def _last_words(log: bytes) -> str:
-    """Return the last line of a log, or what it says if it is JSON: the reason for an end stands there."""
-    line = log.decode(errors="replace").strip().rpartition("\n")[2]
-    try:
-        return str(json.loads(line)["event"])
-    except (ValueError, TypeError, KeyError):
-        return line
 
 
 @asynccontextmanager

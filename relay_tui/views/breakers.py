@@ -40,7 +40,7 @@ class Breakers(View):
                 Column("IN STATE", 8, right=True),
                 Column("NEXT PROBE", 10, right=True),
             ],
-            empty="no target has been delivered to yet",
+            empty="no target has been delivered to yet: publish a message with 7",
         )
         detail = Lines(id="breaker-detail")
         detail.styles.height = 9

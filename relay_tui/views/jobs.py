@@ -1,8 +1,9 @@
 """Jobs: the scheduled upkeep, when each runs next, how it went last, and running one now.
 
 1. A run that is asked for here goes on in the supervisor; how it goes is seen in the state stream.
-2. Whoever asked is told of its end, whichever screen they look at by then. A supervisor that was started anew
-   meanwhile knows nothing of the run any more, and that is told.
+2. Whoever asked is told of its end, whichever screen they look at by then, and may do other things meanwhile. A
+   supervisor that was started anew knows nothing of the run any more, and one that stays away tells nothing: neither
+   is waited for, and that is told.
 3. What a job has printed comes from a process of its own: it is shown line by line, cleaned.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 from textual.app import ComposeResult
 
@@ -24,6 +25,8 @@ from relay_tui.views.facts import fact, wrapped
 from relay_tui.words import about, ago, ahead, date_time, lasting, number
 
 _LOOK_SECS = 0.1
+_AWAY_SECS = 60.0
+"""For how long nobody may answer before a run is not waited for any more."""
 _OUTPUT_LINES = 400
 _OUTCOMES: dict[str, Piece] = {
     "ok": ("✓ ok", "ok"),
@@ -89,7 +92,7 @@ class Jobs(View):
         now, last = self.store.now_ms(), job.last
         yield line((f" {clean(job.name)}", "title"), f"  {clean(job.description)}")
         if job.problem is not None:
-            yield from wrapped("cannot run", f"✗ {clean(job.problem)}", "bad", self.size.width)
+            yield from wrapped("cannot run", f"✗ {clean(job.problem)}", "bad", self.room.width)
         yield fact("schedule", clean(job.schedule), ("" if job.enabled else "  switched off: by hand only", "warn"))
         if job.next_run is not None:
             yield fact("next run", ahead(job.next_run, now), (f"  {date_time(job.next_run)} UTC", "dim"))
@@ -101,7 +104,7 @@ class Jobs(View):
         if last.counts:
             yield fact("counted", ", ".join(f"{number(count)} {clean(what)}" for what, count in last.counts.items()))
         if last.error:
-            yield from wrapped("error", clean(last.error), "bad", self.size.width)
+            yield from wrapped("error", clean(last.error), "bad", self.room.width)
         if last.output:
             yield line((" what it has printed:", "dim"))
             for text in clean_lines(last.output, _OUTPUT_LINES):
@@ -140,38 +143,46 @@ class Output(Lines, can_focus=True):
     """What a job has printed; the keys that move scroll it while it has the focus."""
 
 
-async def run_now(view: View, job: JobState) -> JobRun | None:
-    """Run a job and return how it went once it has ended; None if that is not known."""
+async def run_now(view: View, job: JobState, then: Callable[[], Awaitable[None]] | None = None) -> None:
+    """Begin a run, which is followed to its end beside everything else; `then` is done once it has ended."""
     dashboard, name = view.dashboard, clean(job.name)
     if job.running and job.last is not None:
         since = ago(job.last.started_at, view.store.now_ms())
         dashboard.tell(f"{name} is under way already: it was begun {since}")
-        return None
+        return
     started = await view.client.run_job(job.name, wait=False)
     dashboard.tell(f"{name} is running")
+    view.start(_follow(view, job, started, then), doing=f"following {name}")
+
+
+async def _follow(view: View, job: JobState, started: JobRun, then: Callable[[], Awaitable[None]] | None) -> None:
+    """Tell how a run went, once it has ended."""
+    dashboard, name = view.dashboard, clean(job.name)
     ended = await _end_of(view, job, started)
     if ended is None:
-        dashboard.tell(f"{name}: the supervisor was started anew; what became of the run is not known", "warning")
+        why = "the supervisor was started anew" if view.store.is_live else "the supervisor stays away"
+        dashboard.tell(f"{name}: {why}; what became of the run is not known", "warning")
     elif ended.outcome == "ok":
         counts = ", ".join(f"{number(count)} {what}" for what, count in ended.counts.items())
         dashboard.tell(f"{name} has ended well in {_took(ended)}{': ' + counts if counts else ''}")
     else:
         word = (ended.outcome or "").replace("_", " ")
         dashboard.tell(f"{name} {word}: {ended.error or 'J shows what it has printed'}", "error")
-    return ended
+    if ended is not None and then is not None:
+        await then()
 
 
 async def _end_of(view: View, before: JobState, started: JobRun) -> JobRun | None:
-    """Return how a run went, once the state says so, whatever is on the screen."""
-    while True:
+    """Return how a run went, once the state says so, whatever is on the screen; None if nobody will tell."""
+    while view.store.is_live or view.store.silent_secs() < _AWAY_SECS:
         state = view.store.state
         now = state.jobs.get(before.name)
-        if now is not None and not now.running:
-            if now.last is not None and now.last != before.last:
-                return now.last
-            if now.last is None and state.at > started.started_at:
-                return None
+        if now is not None and not now.running and now.last is not None and now.last != before.last:
+            return now.last
+        if (now is None or (now.last is None and not now.running)) and state.at > started.started_at:
+            return None
         await asyncio.sleep(_LOOK_SECS)
+    return None
 
 
 def next_run(job: JobState, now_ms: int) -> Piece:

@@ -35,7 +35,7 @@ class Nobody(View):
         yield line(("  This supervisor cannot be followed" if refused else "  No supervisor is running", "title"))
         yield BLANK
         problem = clean(self.store.problem or f"nobody answers on {self.store.socket}", 2000)
-        for text in wrap(problem, max(self.size.width - 4, 20)):
+        for text in wrap(problem, max(self.room.width - 4, 20)):
             yield line(f"  {text}")
         yield BLANK
         if not self.dashboard.read_only and not refused:
@@ -48,6 +48,9 @@ class Nobody(View):
     @action("start-supervisor", "Start a supervisor in the background", "S", changes=True, label="start one")
     async def start_one(self) -> None:
         """Start a supervisor that outlives the dashboard."""
+        if self.store.is_refused:
+            self.dashboard.tell("somebody has this socket: a second supervisor would not help", "warning")
+            return
         process, log = start_supervisor(self.client)
         self.dashboard.tell(f"starting; its log is {log}")
         why = await why_it_ended(process, log, self.client)

@@ -557,6 +557,69 @@ async def test_what_was_confirmed_is_what_is_purged(relay: RelayCore) -> None:
         await relay.purge_dead_letters(plan_id="nonsense")
 
 
+async def exported(relay: RelayCore, plan_id: str) -> list[str]:
+    found, _ = await relay.export_dead_letters(plan_id=plan_id, room=1 << 20)
+    return [letter.message_id for letter in found]
+
+
+async def test_a_letter_that_has_failed_again_is_not_the_one_that_was_frozen(relay: RelayCore) -> None:
+    again, still = await fail(relay, A), await fail(relay, B)
+    plan = await relay.plan_replay()
+    assert await exported(relay, plan.id) == [again, still]
+    await relay.run_replay((await relay.plan_replay([again])).id)
+    (message,) = await relay.claim(A)
+    await relay.fail(A, message.id, "for another reason")
+    assert await exported(relay, plan.id) == [still]
+    assert await relay.purge_dead_letters(plan_id=plan.id) == 1
+    assert [letter.reason for letter in await relay.dead_letters()] == ["for another reason"]
+
+
+async def test_what_grows_old_enough_after_the_plan_is_not_in_it(relay: RelayCore, clock: FakeClock) -> None:
+    old = await fail(relay, A)
+    clock.advance(10)
+    young = await fail(relay, A)
+    plan = await relay.plan_replay(filter=DeadLetterFilter(where="age>6s"))
+    clock.advance(10)
+    assert await exported(relay, plan.id) == [old]
+    assert await relay.purge_dead_letters(plan_id=plan.id) == 1
+    assert [letter.message_id for letter in await relay.dead_letters()] == [young]
+
+
+async def test_a_plan_means_nothing_of_what_was_gone_when_it_was_frozen(relay: RelayCore) -> None:
+    message_id = await fail(relay, A)
+    await relay.run_replay((await relay.plan_replay([message_id])).id)
+    plan = await relay.plan_replay([message_id])
+    assert [(item.verdict, item.failed_at) for item in plan.items] == [("already_replayed", None)]
+    (message,) = await relay.claim(A)
+    await relay.fail(A, message.id, "again")
+    assert await exported(relay, plan.id) == []
+    assert await relay.purge_dead_letters(plan_id=plan.id) == 0
+    assert len(await relay.dead_letters()) == 1
+
+
+async def test_a_plan_by_ids_is_exported_in_parts_whatever_their_order(relay: RelayCore) -> None:
+    ids = [await fail(relay, A) for _ in range(7)]
+    plan = await relay.plan_replay([ids[n] for n in (3, 0, 6, 2, 5, 1, 4)])
+    found: list[str] = []
+    after = None
+    while True:
+        part, after = await relay.export_dead_letters(plan_id=plan.id, after=after, limit=2, room=1 << 20)
+        found += [letter.message_id for letter in part]
+        if after is None:
+            break
+    assert found == ids
+
+
+async def test_keys_are_in_order_however_many_are_sorted_at_a_time(
+    relay: RelayCore, clock: FakeClock, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await every_kind(relay, clock, data_dir)
+    monkeypatch.setattr(deadletter_store, "_SORTED", 3)
+    found = keys(await relay.dead_letters())
+    assert len(found) == 20
+    assert found == sorted(found)
+
+
 async def test_a_message_dead_at_two_targets_is_marked_at_one(relay: RelayCore) -> None:
     message_id = (await relay.publish("relay.agent.*", 1, sender=SENDER)).message_id
     for subject in (A, B, C):

@@ -203,6 +203,23 @@ def test_bytes_are_a_dead_letter_or_a_value_error(data: bytes) -> None:
         decode_dead_letter(ID, data)
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["9999-12-31T23:59:59-12:00", "0001-01-01T00:00:00+12:00", "9999-12-31T23:59:59.999999Z"],
+    ids=["after", "before", "rounded up"],
+)
+def test_an_instant_beyond_the_calendar_is_none(text: str) -> None:
+    with pytest.raises(ValueError, match="beyond the calendar"):
+        parse_iso(text)
+    with pytest.raises(ValueError, match="failedAt"):
+        decode_dead_letter(ID, record(failedAt=text))
+
+
+@pytest.mark.parametrize("text", ["0001-01-01T00:00:00.000Z", "9999-12-31T23:59:59.999Z"], ids=["first", "last"])
+def test_an_instant_of_the_calendar_can_be_written_again(text: str) -> None:
+    assert parse_iso(iso(parse_iso(text))) == parse_iso(text)
+
+
 def test_an_id_beyond_all_dates_can_be_shown() -> None:
     assert damaged_letter("7" + "Z" * 25, BOX, ValueError("x")).failed_at == "9999-12-31T23:59:59.999Z"
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import operator
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay_core.filter_language import BODY, FIELDS, FilterError, Term, parse_filter, render_filter
+from relay_core.filter_language import BODY, FIELDS, MAX_TERMS, FilterError, Term, parse_filter, render_filter
 
 HOUR = 3_600_000
 
@@ -79,6 +81,7 @@ def test_a_mistake_is_shown_where_it_is_with_what_would_be_right(text: str, posi
 
 
 TEXTS = st.text(min_size=1, max_size=12) | st.sampled_from(["!a", 'a"b', "a\\", "code=x", "a b", "!", '"', "age>1h"])
+AGES = st.builds(operator.mul, st.integers(0, 10**15 - 1), st.sampled_from([1, 1000, 60_000, HOUR, 24 * HOUR]))
 TERMS = st.one_of(
     st.builds(Term, st.just(BODY), st.just("~"), TEXTS, st.booleans()),
     st.builds(
@@ -88,7 +91,7 @@ TERMS = st.one_of(
         TEXTS,
         st.booleans(),
     ),
-    st.builds(Term, st.just("age"), st.sampled_from("<>"), st.integers(0, 10**8), st.booleans()),
+    st.builds(Term, st.just("age"), st.sampled_from("<>"), AGES, st.booleans()),
     st.builds(Term, st.just("replays"), st.sampled_from("<>="), st.integers(0, 10**8), st.booleans()),
 )
 
@@ -96,6 +99,13 @@ TERMS = st.one_of(
 @given(st.lists(TERMS, max_size=5))
 def test_terms_written_down_are_read_as_the_same_terms(terms: list[Term]) -> None:
     assert parse_filter(render_filter(terms)) == tuple(terms)
+
+
+def test_a_filter_has_a_bound_but_for_its_ids() -> None:
+    assert len(parse_filter("a " * MAX_TERMS + "!id=x " * 5000 + "id=y")) == MAX_TERMS + 5001
+    with pytest.raises(FilterError, match="more than 200 terms") as caught:
+        parse_filter("a " * MAX_TERMS + "code=x")
+    assert caught.value.position == 2 * MAX_TERMS
 
 
 @given(st.text(max_size=30) | st.text('!"\\ =~<>acodegr1h', max_size=30))

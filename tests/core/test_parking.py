@@ -12,10 +12,12 @@ from pathlib import Path
 import orjson
 import pytest
 
+from relay_core.clock import parse_iso
 from relay_core.config import RelayConfig
 from relay_core.core import RelayCore
 from relay_core.deadletters import Code, DeadLetter
 from relay_core.envelope import Budget, Envelope, encode_envelope
+from relay_core.ids import ulid_ms
 from relay_core.journal import Durability
 from relay_core.subjects import subject_hash
 
@@ -258,6 +260,20 @@ async def test_a_bad_name_dropped_while_the_bus_runs_is_set_aside(
     async with RelayCore(data_dir, config()) as core:
         drops.drop(name, _bytes(stored(BAD)))
         letters = await until_parked(core)
+        await check_parked(core, drops, letters)
+
+
+@pytest.mark.parametrize("way", ["claim", "inbox"])
+async def test_an_id_from_far_ahead_is_not_the_newest_for_years(data_dir: Path, drops: Drops, way: str) -> None:
+    drops.drop("01T5T000000000000000000000.json", _bytes(b"<message/>"))
+    drops.message(GOOD)
+    async with RelayCore(data_dir, config()) as core:
+        if way == "inbox":
+            assert [envelope.id for envelope in await core.inbox(SUBJECT)] == [GOOD]
+            assert core.mailboxes()[0].depth == 1
+        assert await take_good(core, way) == [GOOD]
+        (found,) = letters = await core.dead_letters()
+        assert abs(ulid_ms(found.message_id) - parse_iso(found.failed_at)) < 60_000
         await check_parked(core, drops, letters)
 
 

@@ -28,6 +28,7 @@ from relay_core import (
     ReplayPlan,
     Span,
     StorageError,
+    replay,
 )
 from relay_core.events import EventKind, read_events
 from relay_core.replay_run import ReplayRun
@@ -821,6 +822,22 @@ async def test_pause_resume_and_cancel(relay: RelayCore, clock: FakeClock) -> No
     outcome = await run.wait()  # although its rate holds it up
     assert (outcome.delivered, outcome.failed, outcome.skipped, outcome.state) == (2, 0, 3, "cancelled")
     assert len(await letters(relay)) == 3
+
+
+async def test_a_run_is_not_forgotten_before_it_has_ended(relay: RelayCore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "_KEPT", 2)
+    await dead(relay, 1)
+    first = relay.replays.start((await relay.plan_replay()).id)
+    first.pause()
+    await eventually(lambda: first.progress().state == "paused")
+    ended = []
+    for _ in range(4):
+        plan = await relay.plan_replay(filter=DeadLetterFilter(code="nonsense"))
+        await relay.run_replay(plan.id)
+        ended.append(plan.id)
+    assert [run.plan.id for run in relay.replays.runs()] == [first.plan.id, ended[-1]]
+    first.cancel()
+    await first.wait()
 
 
 async def test_a_paused_run_can_be_cancelled(relay: RelayCore) -> None:

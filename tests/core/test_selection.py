@@ -19,7 +19,7 @@ from relay_core.deadletters import (
     dead_delivery,
 )
 from relay_core.envelope import Budget, Envelope
-from relay_core.filter_language import BODY, FAILED, Term
+from relay_core.filter_language import BODY, FAILED, MAX_TERMS, Term
 from relay_core.ids import UlidFactory
 from relay_core.index import write_deliveries
 from relay_core.lookups import count_dead_letters, dead_letter_keys, dead_letter_page
@@ -230,3 +230,34 @@ def test_a_text_is_found_in_any_case() -> None:
     for where in ("reason~limit", "reason~größe", "reason~GRÖSSE", "LIMIT", "über", "to~AGENT", "reason~TIMEOUT"):
         expected = where != "reason~GRÖSSE"  # a sharp s has no other case of one letter
         assert Selection.of(DeadLetterFilter(where=where), NOW).accepts(letter, SUBJECTS[0], NOW) is expected
+
+
+MANY = {
+    "other ids": " ".join(f"!id={one}" for one in (*map(str, range(5000)), IDS[0])),
+    "the same id": " ".join([f"id={IDS[1]}"] * 5000),
+    "two names": f"id={IDS[1]} id={IDS[1]}/{subject_hash(SUBJECTS[0])}",
+    "too many names": " ".join(f"id={one}" for one in IDS[:3]),
+    "as many terms as may be": "!to~nowhere " * MAX_TERMS,
+    "the longest age": "age<999999999999999w",
+    "beyond the longest age": "age>999999999999999w",
+    "a long text": f"reason~{'r' * 5000}",
+}
+
+
+@pytest.mark.parametrize("exclude", [False, True], ids=["meant", "turned round"])
+@pytest.mark.parametrize("where", MANY.values(), ids=MANY)
+def test_the_index_can_be_asked_for_anything_that_can_be_typed(
+    database: sqlite3.Connection, where: str, exclude: bool
+) -> None:
+    found = [made(one, SUBJECTS[0], SUBJECTS[1], "r", Code.TIMEOUT, NOW, 0) for one in IDS]
+    by_key = fill(database, found)
+    meant = Selection.of(DeadLetterFilter(where=where, exclude=exclude), NOW)
+    assert dead_letter_keys(database, meant, include_partial=True) == accepted(meant, by_key)
+
+
+def test_a_long_body_is_compared_to_its_end() -> None:
+    letter = made(IDS[0], SUBJECTS[0], SUBJECTS[1], "r", Code.TIMEOUT, NOW, 0)
+    assert letter.envelope is not None
+    letter = letter.model_copy(update={"envelope": letter.envelope.model_copy(update={"payload": "x" * 5000})})
+    for text, expected in (("x" * 5000, True), ("x" * 4999 + "y", False)):
+        assert Selection.of(DeadLetterFilter(text=text), NOW).accepts(letter, SUBJECTS[0], NOW) is expected

@@ -167,6 +167,7 @@ def test_traces_are_listed_newest_first(relay: Relay) -> None:
         assert [row["messageId"] for row in relay("traces", *options, "--json").json["rows"]] == [first]
     assert "no messages like that" in relay("traces", "--before", "2020-01-01T00:00Z").out
     assert "no time" in relay("traces", "--since", "yesterday", code=2).err
+    assert "there are failed, no_subscriber, refused" in relay("traces", "--status", "bogus", code=2).err
 
 
 def test_the_common_options_may_stand_anywhere(relay: Relay) -> None:

@@ -91,6 +91,12 @@ def test_a_replay_needs_a_selection(relay: Relay) -> None:
     assert "nothing to replay" in relay("dlq", "replay", "--code", "cycle").out
 
 
+@pytest.mark.parametrize("option", ["--where", "--code", "--endpoint", "--sender", "--reason", "--text", "--since"])
+def test_a_plan_is_carried_out_as_it_is_or_not_at_all(relay: Relay, option: str) -> None:
+    value = "1h" if option == "--since" else "code=x" if option == "--where" else "x"
+    assert "--plan is a selection already" in relay("dlq", "replay", "--plan", "P", option, value, code=2).err
+
+
 def test_a_run_is_paused_resumed_and_cancelled(relay: Relay) -> None:
     subjects = [f"relay.steer.{number}" for number in range(3)]
     ids = dead(relay, *subjects)
@@ -139,6 +145,20 @@ def test_a_purge_asks_first_or_wants_to_be_told_yes(relay: Relay) -> None:
             os.close(leader)
             os.close(follower)
     assert relay.letters(sender="relay.purger") == []
+
+
+def test_a_purge_takes_what_it_has_counted_and_no_copy_kept_aside(relay: Relay) -> None:
+    (id,) = dead(relay, "relay.aside.a", sender="relay.asider")
+    assert relay.daemon is not None
+    (path,) = relay.daemon.data_dir.rglob(f"failed/{id}.json")
+    aside = path.with_name(f"{id[:-4]}{'0000' if id[-4:] != '0000' else '0001'}.json")
+    record = json.loads(path.read_text()) | {"partial": True}
+    record["envelope"]["id"] = aside.stem
+    aside.write_text(json.dumps(record))
+    relay("jobs", "run", "index")
+    assert relay("trace", aside.stem, "--json").json["spans"][0]["status"] == "aside"
+    assert relay("dlq", "purge", "--sender", "relay.asider", "--yes", "--json").json == {"purged": 1}
+    assert (path.exists(), aside.exists()) == (False, True)
 
 
 def test_without_a_supervisor_it_exits_3(tmp_path: Path) -> None:

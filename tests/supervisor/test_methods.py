@@ -459,6 +459,12 @@ async def test_jobs_and_reports(bench: Bench) -> None:
     for wanted in ({}, {"date": "2026-01-31"}):
         assert await bench.call("reports.get", wanted) == {"date": "2026-01-31", "report": {"messages": 5}}
     assert await bench.refusal("reports.get", date="2026-02-01") == NOT_FOUND
+    for depth in (250, 252, 254, 500):  # JSON that can be read, but not all of it written again
+        report.write_text(f'{{"a": {"[" * depth}{"]" * depth}}}')
+        if depth == 250:
+            assert (await bench.call("reports.get"))["date"] == "2026-01-31"
+        else:
+            assert (await bench.refusal("reports.get"))[0] == "StorageError"
     bench.covers("jobs")
 
 

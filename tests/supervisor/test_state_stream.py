@@ -35,6 +35,7 @@ CONFIG = RelayConfig(
 """Nothing runs by itself."""
 TASK = "state stream"
 WAIT = 60.0
+NOTHING_BUT_THE_TIME = {"watchId", "full", "at"}
 
 
 class Watched:
@@ -46,9 +47,13 @@ class Watched:
         self.wire = wire
         self.clock = clock
 
-    async def look(self) -> list[dict[str, Any]]:
-        """Let the next look fall due, and return what it has sent."""
-        self.clock.advance(5.0)
+    async def look(self, after: float = 5.0) -> list[dict[str, Any]]:
+        """Let the next look fall due, and return what it has sent but for the time alone."""
+        return [note for note in await self.look_at_all(after) if note.keys() > NOTHING_BUT_THE_TIME]
+
+    async def look_at_all(self, after: float) -> list[dict[str, Any]]:
+        """Let the next look fall due, and return everything it has sent."""
+        self.clock.advance(after)
         for _ in range(3):  # the look is a task of this very loop: it has its turn while these are answered
             await self.wire.call("server.ping")
         notes = [note["params"] for note in self.wire.notes]
@@ -127,12 +132,29 @@ class TestStream:
         assert [note["full"] for note in notes] == [True, False, False, False]
         assert {row.subject for row in state.mailboxes.values()} == subjects | {A}
 
-    async def test_nothing_is_sent_while_nothing_changes(self, watched: Watched) -> None:
-        await watched.begin()
+    async def test_nothing_but_the_time_is_sent_while_nothing_changes(self, watched: Watched) -> None:
+        watch_id = (await watched.begin())["watchId"]
         for _ in range(20):
-            assert await watched.look() == []
+            (note,) = await watched.look_at_all(after=1.0)
+            assert note == {"watchId": watch_id, "full": False, "at": watched.clock.now_ms()}
         await watched.relay.register_endpoint(B)
         assert (await watched.news("mailboxes"))["mailboxes"].keys() == {subject_hash(B)}
+
+    async def test_the_time_alone_is_sent_once_a_second(self, watched: Watched) -> None:
+        await watched.begin()
+        await watched.look_at_all(after=1.0)
+        sent = [len(await watched.look_at_all(after=0.25)) for _ in range(20)]
+        assert sent == [0, 0, 0, 1] * 5
+
+    async def test_groups_are_asked_for_again_when_the_index_is_built_anew(self, watched: Watched) -> None:
+        await watched.relay.publish(NOBODY, "hi", sender=SENDER)
+        while checks := [task for task in asyncio.all_tasks() if task.get_name() == "check index"]:
+            await asyncio.wait(checks)
+        await watched.relay.bus.index.run(lambda db: db.execute("DELETE FROM deliveries").fetchall())
+        assert "deadLetters" not in await watched.begin()
+        await watched.relay.rebuild_index()
+        (group,) = (await watched.news("deadLetters"))["deadLetters"].values()
+        assert group["count"] == 1
 
     async def test_unwatch_ends_it_and_nobody_watching_means_no_work(self, watched: Watched) -> None:
         assert TASK not in tasks()
@@ -275,6 +297,13 @@ class TestWhatIsTold:
         await watched.wire.call("adapters.reload")
         row = (await watched.news("adapters"))["adapters"]["x"]
         assert "nonsense" in row["problem"]
+
+
+@pytest.mark.parametrize(
+    ("took", "pause"), [(0.0, 0.2), (0.05, 1.0), (2.0, 2.0), (60.0, 2.0)], ids=["quick", "slow", "slower", "slowest"]
+)
+def test_looks_are_further_apart_if_they_take_long_but_never_far(took: float, pause: float) -> None:
+    assert state_stream.pause_after(took) == pytest.approx(pause)
 
 
 # A real daemon under load

@@ -25,6 +25,7 @@ class Desk:
 
     def __init__(self, app: Dashboard, pilot: Pilot[None]) -> None:
         self.app = app
+        self.expected_faults: list[str] = []
         self._pilot = pilot
 
     @property
@@ -78,3 +79,4 @@ async def a_dashboard(
         if supervisor is not None:
             await desk.until(lambda: hasattr(app, "store") and app.store.is_live and app.store.state.at)
         yield desk
+        assert app.faults == desk.expected_faults

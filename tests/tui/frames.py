@@ -2,7 +2,9 @@
 
 Not pytest-textual-snapshot: it holds pytest below 9, and its pictures cannot be read in a diff.
 
-A frame is the lines of the screen, then for each line its runs of style, then what the letters of the runs mean.
+There is a file for each screen and size: the lines of the screen, then for each look the runs of style on each line
+(`12a` is twelve columns in the style that the legend below calls a). All looks have the same lines.
+
 ``RELAY_FRAMES=write pytest tests/tui/test_frames.py`` writes them anew; look at the diff before you commit it.
 """
 
@@ -23,35 +25,56 @@ KEPT = Path(__file__).with_name("frames")
 
 _ID = re.compile(r"\b(01[0-9A-HJKMNP-TV-Z]{8})([0-9A-HJKMNP-TV-Z]{1,16})")
 _PLACE = re.compile(r"/tmp/relay-[a-z0-9_]{8}")
-_LATER = re.compile(r"in +[0-9]+[smhd]")
+_HEAD = re.compile(r"^=== (.+)\n", re.MULTILINE)
 
 
-def frame_of(strips: list[Strip]) -> str:
-    """Return the screen as text."""
+def frame_of(strips: list[Strip], look: str) -> dict[str, str]:
+    """Return the screen as text: its lines, and their styles in this look."""
     names: dict[str, str] = {}
-    texts = [_steady(strip.text) for strip in strips]
-    styles = [" ".join(_runs(strip, names)) for strip in strips]
+    lines = [_steady(strip.text).rstrip() for strip in strips]
+    runs = [" ".join(_runs(strip, names)) for strip in strips]
     legend = [f"{letter} = {style}" for style, letter in names.items()]
-    return "\n".join([*(text.rstrip() for text in texts), "---", *styles, "---", *legend, ""])
+    return {"lines": "\n".join([*lines, ""]), look: "\n".join([*runs, *legend, ""])}
 
 
-def check_frame(name: str, frame: str) -> str | None:
+def check_frame(name: str, frame: dict[str, str]) -> str | None:
     """Compare a frame with the one that is kept; return how they differ."""
+    kept = _read(KEPT / f"{name}.txt")
+    told = [
+        "\n".join(
+            difflib.unified_diff(kept.get(part, "").splitlines(), now.splitlines(), part, "now", lineterm="", n=1)
+        )
+        for part, now in frame.items()
+        if kept.get(part) != now
+    ]
+    return "\n".join([f"{name}:", *told]) if told else None
+
+
+def keep_frame(name: str, frame: dict[str, str]) -> None:
+    """Write a frame down, beside what is kept of its other looks."""
+    KEPT.mkdir(exist_ok=True)
     path = KEPT / f"{name}.txt"
-    if os.environ.get("RELAY_FRAMES") == "write":
-        KEPT.mkdir(exist_ok=True)
-        path.write_text(frame)
-    kept = path.read_text() if path.exists() else ""
-    if kept == frame:
-        return None
-    return "\n".join(difflib.unified_diff(kept.splitlines(), frame.splitlines(), name, "now", lineterm="", n=1))
+    parts = _read(path) | frame
+    order = ["lines", *sorted(part for part in parts if part != "lines")]
+    path.write_text("".join(f"=== {part}\n{parts[part]}" for part in order), encoding="utf-8")
+
+
+def are_written() -> bool:
+    """Tell whether frames are to be written instead of compared."""
+    return os.environ.get("RELAY_FRAMES") == "write"
+
+
+def _read(path: Path) -> dict[str, str]:
+    if not path.exists():
+        return {}
+    _, *parts = _HEAD.split(path.read_text(encoding="utf-8"))
+    return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
 def _steady(text: str) -> str:
-    """Return a line without what is different in every run: the random part of ids, and the scheduler's times."""
+    """Return a line without what is different in every run: the random part of ids and of directories."""
     text = _ID.sub(lambda found: found[1] + "·" * len(found[2]), text)
-    text = _PLACE.sub("/tmp/relay-somehere", text)
-    return _LATER.sub(lambda found: "#" * len(found[0]), text)
+    return _PLACE.sub("/tmp/relay-somehere", text)
 
 
 def _runs(strip: Strip, names: dict[str, str]) -> Iterator[str]:

@@ -55,11 +55,14 @@ def test_read_only_leaves_out_every_action_that_changes_something() -> None:
 
 def test_a_command_is_found_by_its_beginning_and_here_before_elsewhere() -> None:
     registry = Registry(ACTIONS)
-    reset = registry.by_name("overview", "reset")
-    assert reset is not None
-    assert reset.where == "breakers"
-    assert registry.by_name("overview", "dead") is registry.by_name("overview", "dead-letters")
-    assert registry.by_name("overview", "no-such-thing") is None
+
+    def found(name: str) -> list[tuple[str, str]]:
+        return [(one.where, one.name) for one in registry.by_name("overview", name)]
+
+    assert found("reset") == [("breakers", "reset")]
+    assert found("dead") == [(EVERYWHERE, "dead-letters")]
+    assert found("no-such-thing") == []
+    assert {name for _, name in found("pa")} == {"page-down", "page-up", "pause", "palette"}
 
 
 @pytest.mark.parametrize(
@@ -71,6 +74,9 @@ def test_a_command_is_found_by_its_beginning_and_here_before_elsewhere() -> None
         pytest.param("reset = 3", {}, "needs a key in quotes", id="no-text"),
         pytest.param('reset = "F"', {}, "'F' is both reset and force", id="taken"),
         pytest.param("reset = ", {}, "Invalid value", id="no-toml"),
+        pytest.param('reset = "Ctrl+X"', {"reset": "ctrl+x"}, None, id="capitals"),
+        pytest.param('reset = " "', {"reset": "space"}, None, id="space"),
+        pytest.param('reset = "two keys"', {}, "'two keys' is no key", id="no-key-at-all"),
     ],
 )
 def test_the_operators_file_of_keys(tmp_path: Path, text: str, keys: dict[str, str], problem: str | None) -> None:
@@ -89,3 +95,9 @@ def test_a_key_of_the_operators_takes_the_place_of_ours() -> None:
     found = registry.by_key("breakers", "ctrl+x")
     assert found is not None
     assert found.name == "reset"
+
+
+def test_a_key_of_the_operators_leaves_the_arrows() -> None:
+    registry = Registry(ACTIONS, keys={"down": "n"})
+    assert registry.by_key("breakers", "j") is None
+    assert registry.by_key("breakers", "n") is registry.by_key("breakers", "down")

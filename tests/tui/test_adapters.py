@@ -173,6 +173,6 @@ async def test_who_may_only_read_changes_nothing(home: Home) -> None:
         await desk.press("D", "y", "L", "T", "E")
         await desk.until("sent to the terminal's clipboard")  # by y, which is a key of its own here
         for name in ("enable", "disable", "test", "reload", "reload-adapters"):
-            assert desk.app.registry.by_name("adapters", name) is None
+            assert not desk.app.registry.by_name("adapters", name)
         assert home.saved() == {"a": True}
         assert (home.path / "diary").read_text().splitlines() == ["a start - v1"]

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import asyncio
+import json
 import signal
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -76,6 +79,35 @@ async def test_a_supervisor_that_does_not_start_says_why(tmp_path: Path) -> None
         await desk.until("No supervisor is running")
         await desk.press("S")
         await desk.until("did not start: FileExistsError")
+
+
+async def test_a_socket_on_which_nobody_answers_is_told_as_such(tmp_path: Path) -> None:
+    accepted: list[asyncio.StreamWriter] = []
+
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepted.append(writer)
+
+    with tempfile.TemporaryDirectory(prefix="relay-") as place:
+        server = await asyncio.start_unix_server(say_nothing, f"{place}/s")
+        async with server, a_dashboard(None, socket=f"{place}/s") as desk:
+            await desk.until("the supervisor does not answer")
+            assert "calm" not in desk.text()
+        for writer in accepted:
+            writer.close()
+
+
+async def test_what_answers_nonsense_is_not_followed(tmp_path: Path) -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while line := await reader.readline():
+            id = json.loads(line).get("id")
+            writer.write(json.dumps({"jsonrpc": "2.0", "id": id, "result": {"hello": "\x1b]0;x\x07"}}).encode() + b"\n")
+        writer.close()
+
+    with tempfile.TemporaryDirectory(prefix="relay-") as place:
+        server = await asyncio.start_unix_server(talk, f"{place}/s")
+        async with server, a_dashboard(None, socket=f"{place}/s") as desk:
+            await desk.until("This supervisor cannot be followed")
+            await desk.until("makes no sense here")
 
 
 async def test_read_only_starts_no_supervisor(tmp_path: Path) -> None:

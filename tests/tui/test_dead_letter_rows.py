@@ -4,12 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay_core.deadletters import DeadLetterSummary
+from relay_core.deadletters import DeadLetterFilter, DeadLetterSummary
 from relay_core.filter_language import Term, parse_filter
 from relay_core.protocol import DeadLetterSummaries
+from relay_core.replay_plan import ReplayOutcome
 from relay_tui.views.dead_letters.choice import Choice, Marks, chosen, is_half_typed
 from relay_tui.views.dead_letters.rows import LetterRows, first_rows
-from relay_tui.views.dead_letters.text import body_lines, diff_lines
+from relay_tui.views.dead_letters.runs import interrupted
+from relay_tui.views.dead_letters.text import body_lines, diff_lines, difference, error_lines, instant
 
 
 def summary(number: int) -> DeadLetterSummary:
@@ -39,6 +41,9 @@ def keys(rows: LetterRows) -> list[str]:
     return [rows[at].key for at in range(len(rows))]
 
 
+DAY = 86_400_000
+NOW = 1_700_000_000_000
+DAYS = NOW - 30 * DAY
 NUMBERS = st.sets(st.integers(0, 60), max_size=40)
 
 
@@ -125,16 +130,74 @@ def plain(lines: list[tuple[tuple[str, str], ...]]) -> list[str]:
 
 def test_a_difference_has_some_lines_around_it_and_is_bounded() -> None:
     before = "\n".join(f"line {number}" for number in range(30))
-    shown = plain(diff_lines(before, before.replace("line 20", "line twenty"), 80))
+    shown = plain(diff_lines(difference(before, before.replace("line 20", "line twenty")), 80))
     assert "  -line 20" in shown
     assert "  +line twenty" in shown
     assert "   line 17" in shown
     assert not any("line 3" in one for one in shown)
     long = "\n".join(f"a {number}" for number in range(50_000))
-    assert plain(diff_lines(long, long.replace("a", "b"), 80))[0] == "  - 50,000 lines"
+    assert plain(diff_lines(difference(long, long.replace("a", "b")), 80))[0] == "  - 50,000 lines"
 
 
 def test_a_body_is_wrapped_and_not_cut() -> None:
-    assert plain(body_lines("abcdefgh", 6)) == ["  abcd", "  efgh"]
-    assert plain(body_lines("ééééé漢漢", 6)) == ["  éééé", "  é漢", "  漢"]
-    assert "more lines" in plain(body_lines("x\n" * 9000, 80))[-1]
+    assert plain(body_lines(["abcdefgh"], 6)) == ["  abcd", "  efgh"]
+    assert plain(body_lines(["ééééé漢漢"], 6)) == ["  éééé", "  é漢", "  漢"]
+
+
+def test_what_is_shown_of_a_difference_or_a_reason_does_not_grow_with_it() -> None:
+    before = "\n".join("漢" * 500 for _ in range(2000))
+    shown = diff_lines(difference(before, before.replace("漢", "字")), 80)
+    assert len(shown) < 2000
+    assert "more lines of the difference" in plain(shown)[-1]
+    assert len(error_lines("漢" * 1000 + "\n" + "漢" * 1_000_000, 80)) < 2000
+
+
+@pytest.mark.parametrize("text", ["", "soon", "0001-01-01T00:00:00+12:00", "9999-12-31T23:59:59-12:00"])
+def test_what_is_no_instant_is_none(text: str) -> None:
+    found = instant(text)
+    assert found is None or found > 0
+
+
+@pytest.mark.parametrize(
+    ("where", "meant"),
+    [
+        ("code=x age>30d", DeadLetterFilter(where="code=x", failed_before=DAYS)),
+        ("age<30d", DeadLetterFilter(failed_before=NOW + 1, failed_after=DAYS)),
+        ("!age>30d", DeadLetterFilter(failed_before=NOW + 1, failed_after=DAYS - 1)),
+        ("!age<30d", DeadLetterFilter(failed_before=DAYS + 1)),
+        ("age>30d age>1d age<90d", DeadLetterFilter(failed_before=DAYS, failed_after=NOW - 90 * DAY)),
+        ("  code=x", DeadLetterFilter(where="  code=x", failed_before=NOW + 1)),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_ages_are_instants_from_when_a_choice_was_made_however_late_it_is_judged(
+    where: str, meant: DeadLetterFilter
+) -> None:
+    assert Choice(where=where, asked_ms=NOW, until_ms=NOW)._filter() == meant
+
+
+def test_what_was_acted_on_is_unmarked_and_nothing_else() -> None:
+    marks = Marks({"A/h", "B/h"})
+    done = chosen(marks, "", None)
+    assert done is not None
+    marks.toggle("C/h")  # meanwhile
+    marks.settle(Choice(where="code=x"), "code=x")
+    marks.settle(done, "")
+    assert set(marks) == {"C/h"}
+
+    marks.mark_everything()
+    marks.settle(done, "code=x")
+    assert marks.everything
+    done = chosen(marks, "code=x", None)
+    assert done is not None
+    marks.settle(done, "code=y")
+    assert marks.everything
+    marks.settle(done, "code=x")
+    assert not marks
+
+
+def test_a_replay_that_was_under_way_and_is_no_more_was_interrupted() -> None:
+    seen = {"A": ReplayOutcome(state="running", total=50, delivered=10, failed=2, skipped=1)}
+    assert interrupted(seen, {}) == "a replay of 50 was interrupted at 13: P plans the rest"
+    assert interrupted(seen, seen) is None
+    assert interrupted({}, seen) is None

@@ -1,15 +1,22 @@
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import shlex
+import shutil
+import signal
 import stat
 import sys
 import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from relay_supervisor.cli.arguments import dead_letter_filter
+from tests.supervisor.daemon import a_daemon
 from tests.supervisor.inside import a_client, a_supervisor
 from tests.tui.desk import a_dashboard
 from tests.tui.letters import FLAKY, astray, ids, refused
@@ -60,7 +67,7 @@ async def test_an_edit_is_shown_as_a_difference_and_then_replayed(
         async with a_dashboard(supervisor) as desk:
             await desk.press("6")
             await desk.until("1 match")
-            await desk.press("E")
+            await desk.press("j", "E")
             await desk.until("That is no payload. Edit again")
             await desk.until("not JSON: .*line 1")
             await desk.press("y")
@@ -75,7 +82,7 @@ async def test_an_edit_is_shown_as_a_difference_and_then_replayed(
             assert envelope.payload == {"n": 0, "colour": "red", "more": True}
             await client.fail(FLAKY, envelope.id, "still not right")
             await desk.until("1 match")
-            await desk.press("enter")
+            await desk.press("g", "j", "enter")
             await desk.until("Edited  a copy of")
             await desk.until('- +"colour": "blue"')
     mode, name = noted.read_text().split("\n")[0].split()
@@ -92,7 +99,7 @@ async def test_an_edit_that_is_not_sent_is_kept_and_one_without_a_change_is_not_
         async with a_dashboard(supervisor) as desk:
             await desk.press("6")
             await desk.until("1 match")
-            await desk.press("E")
+            await desk.press("j", "E")
             await desk.until("nothing was changed, so nothing was sent")
             await desk.press("E")
             await desk.until('\\+ +"n": 7')
@@ -104,6 +111,79 @@ async def test_an_edit_that_is_not_sent_is_kept_and_one_without_a_change_is_not_
             await desk.until("nothing was sent; your text is kept in")
         assert len(await ids(client)) == 1
     assert text_of(noted.read_text().split()[-1]) == "[1, NaN]"
+
+
+@pytest.mark.parametrize(
+    ("editor", "says"),
+    [
+        ("/no/such/editor", "the editor /no/such/editor cannot be started"),
+        ("vi 'x", "EDITOR is no command"),
+        ("false", "the editor false ended with code 1"),
+    ],
+    ids=["missing", "a quote that is not closed", "one that fails"],
+)
+async def test_an_editor_that_does_not_work_says_so_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, editor: str, says: str
+) -> None:
+    an_editor(monkeypatch, tmp_path, None)
+    monkeypatch.setenv("EDITOR", editor)
+    async with a_supervisor(tmp_path / "data") as supervisor, a_client(supervisor) as client:
+        await refused(client, FLAKY)
+        async with a_dashboard(supervisor) as desk:
+            await desk.press("6")
+            await desk.until("1 match")
+            await desk.press("j", "E")
+            await desk.until(says)
+    assert not [one for one in files_of(tmp_path) if one.startswith("relay-dead-letter")]
+
+
+async def test_an_edit_whose_answer_is_lost_says_that_nobody_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    an_editor(monkeypatch, tmp_path, '{"n": 7}')
+    async with a_supervisor(tmp_path / "data") as supervisor, a_client(supervisor) as client:
+        await refused(client, FLAKY)
+        async with (
+            losing_answers(supervisor.socket, b'"deadletters.edit"') as socket,
+            a_dashboard(supervisor, socket=socket) as desk,
+        ):
+            await desk.press("6")
+            await desk.until("1 match")
+            await desk.press("j", "E")
+            await desk.until(f"consumer_failed at {FLAKY}, from relay.agent.shop: no stock")
+            await desk.press("y")
+            await desk.until("nobody knows whether it was sent")
+            assert "did not take it" not in desk.text()
+    assert [one for one in files_of(tmp_path) if one.startswith("relay-dead-letter")]
+
+
+@asynccontextmanager
+async def losing_answers(real: Path, method: bytes) -> AsyncIterator[Path]:
+    """Pass everything on to a supervisor, and hang up as soon as a method was asked for."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_unix_connection(real)
+
+        async def pass_on(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+            with suppress(OSError):
+                while data := await source.read(1 << 20):
+                    target.write(data)
+                    if method in data:
+                        break
+            for one in (writer, back):
+                one.close()
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(pass_on(reader, back))
+            group.create_task(pass_on(there, writer))
+
+    path = Path(tempfile.mkdtemp(prefix="relay-", dir="/tmp")) / "relay.sock"
+    server = await asyncio.start_unix_server(serve, path)
+    try:
+        yield path
+    finally:
+        server.close()
+        shutil.rmtree(path.parent)
 
 
 async def test_the_editor_has_the_terminal_to_itself(tmp_path: Path) -> None:
@@ -121,7 +201,7 @@ async def test_the_editor_has_the_terminal_to_itself(tmp_path: Path) -> None:
             await terminal.until("live")
             terminal.send("6")
             await terminal.until("1 match")
-            terminal.send("E")
+            terminal.send("jE")
             await terminal.until("THE EDITOR IS HERE")
             before = terminal.send("j6?q\r")
             await terminal.until_raw(b"GOT j6?q", since=before)
@@ -163,6 +243,57 @@ async def test_a_purge_needs_the_count_typed_and_takes_what_was_frozen(tmp_path:
             assert "marked" not in desk.text()
 
 
+async def test_a_purge_says_that_it_goes_on_and_leaves_the_marks_of_others(tmp_path: Path) -> None:
+    async with a_daemon(tmp_path) as daemon, a_dashboard(None, socket=daemon.socket, data_dir=daemon.data_dir) as desk:
+        async with daemon.client() as client:
+            await astray(client, 2)
+            await refused(client, FLAKY)
+        await desk.until("● live")
+        await desk.press("6")
+        await desk.until("3 match")
+        await desk.press("j", "space")
+        await desk.until("1 marked")
+        await desk.press("tab", "j", "X")
+        await desk.until("Purge 2 dead letters")
+        await desk.type("2")
+        os.kill(daemon.pid, signal.SIGSTOP)
+        try:
+            await desk.press("enter")
+            await desk.until("purging 2 dead letters …")
+        finally:
+            os.kill(daemon.pid, signal.SIGCONT)
+        await desk.until("2 dead letters purged")
+        await desk.until("1 match · ● 1 marked")
+
+
+@pytest.mark.parametrize(
+    ("typed", "says"),
+    [
+        ("~nosuchuser/x", "that is no file's name"),
+        ("/no/directory/x", "there is no directory /no/directory"),
+        (".", "is a directory: add a name for the file"),
+    ],
+    ids=["nobody's home", "no directory", "a directory"],
+)
+async def test_what_can_be_no_file_is_said_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str, says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with a_supervisor(tmp_path / "data") as supervisor, a_client(supervisor) as client:
+        await astray(client)
+        async with a_dashboard(supervisor) as desk:
+            await desk.press("6")
+            await desk.until("1 match")
+            await desk.press("a", "W")
+            await desk.until("to which file")
+            await desk.press("ctrl+u")
+            await desk.type(typed)
+            await desk.press("enter")
+            await desk.until(says)
+            assert "to which file" in desk.text()
+        assert files_of(tmp_path) == []
+
+
 async def test_an_export_is_private_whole_and_never_written_over_unasked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,7 +304,7 @@ async def test_an_export_is_private_whole_and_never_written_over_unasked(
         async with a_dashboard(supervisor) as desk:
             await desk.press("6")
             await desk.until("3 match")
-            await desk.press("space", "space", "W")
+            await desk.press("j", "space", "space", "W")
             await desk.until("Export 2 dead letters to which file")
             await desk.until("dead-letters-20")
             await desk.press("enter")
@@ -205,7 +336,7 @@ async def test_what_is_meant_is_copied_as_a_command(tmp_path: Path, monkeypatch:
             copied = tmp_path / "relay" / "clipboard.txt"
             await desk.press("6")
             await desk.until("3 match")
-            await desk.press("y")
+            await desk.press("j", "y")
             await desk.until("the id sent")
             assert newest.startswith(copied.read_text())
             command = ["relay", "dlq", "replay", "--socket", str(supervisor.socket)]

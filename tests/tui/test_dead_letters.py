@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from relay_core.deadletters import DeadLetterFilter
 from relay_core.protocol import DeadLetterSummaries
 from relay_tui.actions import Registry
 from relay_tui.app import all_actions
+from relay_tui.lines import Lines
+from relay_tui.table import LiveTable
 from relay_tui.views.dead_letters.list import Listing
 from tests.supervisor.daemon import a_daemon
 from tests.supervisor.inside import a_client, a_supervisor
@@ -23,6 +26,14 @@ def rows(desk: Desk) -> list[str]:
     lines = desk.text().split("\n")
     start = next(at for at, one in enumerate(lines) if one.split()[:1] == ["AGE"])
     return [one for one in lines[start + 1 :] if "relay." in one and "→" not in one]
+
+
+def letters(desk: Desk) -> LiveTable:
+    return desk.view.query_one("#letters", LiveTable)
+
+
+def groups(desk: Desk) -> LiveTable:
+    return desk.view.query_one("#letters-groups", LiveTable)
 
 
 def under_cursor(desk: Desk) -> str:
@@ -45,9 +56,11 @@ async def test_groups_say_reason_target_count_and_growth_and_lead_to_their_lette
             await astray(client, 4)
             await desk.until(r"no_match +relay.agent.nobody +6 +▲ 4 in")
 
-            await desk.press("tab")
-            await desk.until("▶ consumer_failed")  # it is second now, and the cursor has stayed with it
-            await desk.press("enter")
+            await desk.press("tab", "enter")
+            await desk.until("nothing is selected: j picks a row")
+            await desk.press("j")
+            await desk.until("▶ no_match")  # it is the largest now
+            await desk.press("j", "enter")
             await desk.until(r"/ code=consumer_failed to=relay.agent.flaky +3 match")
             assert [FLAKY in one for one in rows(desk)] == [True] * 3
 
@@ -106,9 +119,7 @@ async def test_the_cursor_stays_with_its_letter_and_newer_ones_are_counted(tmp_p
             await astray(client)
             await desk.until("7 match")
             newest = await ids(client)
-            await desk.until(lambda: under_cursor(desk) == newest[0])  # at the top, it follows
-
-            await desk.press("j", "j", "j")
+            await desk.press("j", "j", "j", "j")  # the first picks the newest
             await desk.until(lambda: under_cursor(desk) == newest[3])
             await astray(client, 2)
             await desk.until("▲ 2 newer: g")
@@ -120,9 +131,115 @@ async def test_the_cursor_stays_with_its_letter_and_newer_ones_are_counted(tmp_p
             await desk.until(lambda: under_cursor(desk) == newest[5])  # the one that took its place
 
             await desk.press("g")
-            now = await ids(client)
-            await desk.until(lambda: under_cursor(desk) == now[0])
-            await desk.until(lambda: "newer" not in desk.text())
+            await desk.until("following the newest: j picks a row")
+            assert "newer:" not in desk.text()
+            assert letters(desk).key is None
+
+
+async def test_nothing_is_selected_while_the_list_follows_and_a_row_that_was_picked_stays_it(tmp_path: Path) -> None:
+    async with a_supervisor(tmp_path) as supervisor, a_client(supervisor) as client:
+        await refused(client, FLAKY, reason="no stock\nat call()")
+        async with a_dashboard(supervisor) as desk:
+            await desk.press("6")
+            await desk.until("1 match")
+            for key in ("P", "E", "X", "W", "t", "m", "y", "Y", "enter"):
+                desk.app.clear_notifications()
+                await desk.press(key)
+                await desk.until("nothing is selected: j picks a row")
+                assert desk.app.screen is desk.app.desk
+                assert desk.view.NAME == "dead-letters"
+
+            await desk.press("j")
+            await astray(client, 3)
+            await desk.until("▲ 3 newer: g")
+            (one,) = await client.dead_letters(filter=DeadLetterFilter(where=f"to={FLAKY}"))
+            about = f"{one.message_id}: consumer_failed at {FLAKY}, from relay.agent.shop: no stock"
+            for key in ("X", "P"):
+                await desk.press(key)
+                await desk.until(lambda: about in " ".join(desk.text().split()).replace("│ ", ""))
+                await desk.press("escape")
+                await desk.until(lambda: desk.app.screen is desk.app.desk)
+
+
+async def test_the_largest_groups_stay_in_sight_until_somebody_moves_among_them(tmp_path: Path) -> None:
+    async with a_supervisor(tmp_path) as supervisor, a_client(supervisor) as client:
+        await astray(client, 2, "relay.agent.first")
+        async with a_dashboard(supervisor) as desk:
+            await desk.press("6")
+            await desk.until("no_match +relay.agent.first")
+            for number in range(9):
+                await astray(client, 3 + number, f"relay.agent.later{number}")
+            await desk.until("65 dead letters in 10 groups")
+            assert re.search(r"no_match +relay.agent.later8 ", desk.text())
+            assert not re.search(r"no_match +relay.agent.first ", desk.text().partition(" / ")[0])
+            await desk.press("tab", "j")
+            await desk.until("▶ no_match +relay.agent.later8")
+            await astray(client, 15, "relay.agent.larger")
+            await desk.until("80 dead letters in 11 groups")
+            assert groups(desk).key == groups(desk).keys[1]  # it has stayed with its group
+            await desk.press("g")
+            await desk.until(r"CODE.*\n +no_match +relay.agent.larger")
+
+
+async def test_a_search_in_bodies_keeps_what_it_has_found_when_another_letter_comes(tmp_path: Path) -> None:
+    async with a_supervisor(tmp_path) as supervisor, a_client(supervisor) as client:
+        await refused(client, FLAKY, 2, needle="haystack")
+        await astray(client, 2500)
+        listing = Listing(lambda: client, lambda: None)
+        await listing.ask("haystack")
+        assert len(listing.rows) == 2
+        await astray(client)
+        await listing.renew(0, 10, at_top=True)
+        assert len(listing.rows) == 2
+        await refused(client, MAILROOM, 1, needle="haystack")
+        await listing.renew(0, 10, at_top=True)
+        assert len(listing.rows) == 3
+
+
+async def test_the_operators_own_keys_hold_in_the_letter_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = tmp_path / "keys.toml"
+    keys.write_text('purge = ""\nplan = "f9"\ndown = "n"\n')
+    monkeypatch.setenv("RELAY_KEYS", str(keys))
+    async with a_supervisor(tmp_path / "data") as supervisor, a_client(supervisor) as client:
+        await refused(client, FLAKY)
+        async with a_dashboard(supervisor) as desk:
+            await desk.press("6")
+            await desk.until("1 match")
+            await desk.press("n", "enter")
+            await desk.until("n k: move · f9 plan · E edit · t trace · m mailbox · y copy · esc close")
+            await desk.press("X", "P")
+            await desk.until("Body")
+            await desk.press("f9")
+            await desk.until("Replay 1 of 1 dead letter")
+
+
+async def test_of_a_long_body_only_the_beginning_is_laid_out(tmp_path: Path) -> None:
+    async with a_supervisor(tmp_path) as supervisor, a_client(supervisor) as client:
+        await refused(client, FLAKY, reason="漢" * 200_000, text="漢" * 200_000, list=list(range(20_000)))
+        async with a_dashboard(supervisor) as desk:
+            await desk.press("6")
+            await desk.until("1 match")
+            await desk.press("j", "enter")
+            await desk.until("Why it failed")
+            lines = desk.app.screen.query_one(Lines)
+            await desk.until(lambda: any("it goes on" in text for line in lines.lines for text, _ in line))
+            assert len(lines.lines) < 1000
+
+
+async def test_a_replay_that_ended_with_its_supervisor_is_told_of(tmp_path: Path) -> None:
+    async with a_daemon(tmp_path) as daemon, a_dashboard(None, socket=daemon.socket, data_dir=daemon.data_dir) as desk:
+        async with daemon.client() as client:
+            await refused(client, FLAKY, 3)
+            plan = await client.freeze_replay()
+            await client.start_replay(plan.id, rate=0.001)
+        await desk.until("● live")
+        await desk.press("6")
+        await desk.until("▶ running +█+ +1 of 3")
+        await daemon.kill()
+        await daemon.start()
+        await desk.until("✗ a replay of 3 was interrupted at 1: P plans the rest")
+        await desk.press("escape")
+        await desk.until(lambda: "interrupted" not in desk.text())
 
 
 async def test_marks_outlive_filters_and_all_in_a_filter_ends_with_it(tmp_path: Path) -> None:
@@ -132,6 +249,8 @@ async def test_marks_outlive_filters_and_all_in_a_filter_ends_with_it(tmp_path: 
         async with a_dashboard(supervisor) as desk:
             await desk.press("6")
             await desk.until("5 match")
+            await desk.press("space")  # picks the first
+            assert "marked" not in desk.text()
             await desk.press("space", "j", "space")
             await desk.until("● 2 marked")
             assert [" ●" in one or "▶●" in one for one in rows(desk)] == [True, False, True, False, False]
@@ -143,7 +262,7 @@ async def test_marks_outlive_filters_and_all_in_a_filter_ends_with_it(tmp_path: 
 
             await desk.press("a")
             await desk.until("● all 5 in this filter marked")
-            await desk.press("g", "space")
+            await desk.press("g", "j", "space")
             await desk.until("● all 5 in this filter marked but 1")
             assert ["●" in one for one in rows(desk)] == [False, True, True, True, True]
             await desk.app.goto("dead-letters", "code=no_match")
@@ -159,7 +278,7 @@ async def test_cursor_marks_and_filter_survive_a_supervisor_that_was_killed(tmp_
         await desk.until("● live")
         await desk.app.goto("dead-letters", "code=no_match")
         await desk.until("code=no_match  4 match")
-        await desk.press("space", "j")
+        await desk.press("j", "space", "j")
         await desk.until(lambda: under_cursor(desk) == every[2])
         await daemon.kill()
         await desk.until("STALE")
@@ -195,7 +314,7 @@ async def test_the_detail_has_error_headers_body_and_trace_and_is_safe(tmp_path:
         async with a_dashboard(supervisor) as desk:
             await desk.press("6")
             await desk.until("1 match")
-            await desk.press("enter")
+            await desk.press("j", "enter")
             await desk.until("Trace")
             text = desk.text()
             for part in (
@@ -221,6 +340,8 @@ async def test_a_letter_that_is_gone_meanwhile_says_so(tmp_path: Path) -> None:
         async with a_dashboard(supervisor) as desk:
             await desk.press("6")
             await desk.until("2 match")
+            await desk.press("j")
+            await desk.until(lambda: "→" in desk.text())
             await desk.press("p")  # the display stands still, so the row stays
             await client.purge_dead_letters(ids=[under_cursor(desk)])
             await desk.press("enter")
@@ -239,7 +360,7 @@ async def test_only_reading_a_plan_can_be_made_and_not_started(tmp_path: Path) -
         async with a_dashboard(supervisor, read_only=True) as desk:
             await desk.press("6")
             await desk.until("1 match")
-            await desk.press("enter")
+            await desk.press("j", "enter")
             await desk.until("Body")
             assert "edit" not in desk.text()
             await desk.press("E", "X", "P")

@@ -64,10 +64,9 @@ async def a_window(command: str, width: int, height: int) -> AsyncIterator[Tmux]
 
 
 @pytest.mark.skipif(TMUX is None, reason="tmux is not installed here")
-@pytest.mark.parametrize(("width", "height"), [(120, 36), (80, 24)])
-async def test_dead_letters_are_found_marked_planned_and_replayed(tmp_path: Path, width: int, height: int) -> None:
+async def test_dead_letters_are_found_marked_planned_and_replayed(tmp_path: Path) -> None:
     command = f"cd {ROOT} && env XDG_CONFIG_HOME={tmp_path} {sys.executable} -m relay_tui --demo"
-    async with a_window(command, width, height) as tmux:
+    async with a_window(command, 120, 36) as tmux:
         await tmux.until("● live")
         await tmux.type("6")
         await tmux.until(r"relay\.agent\.deploys +1[0-9] ")

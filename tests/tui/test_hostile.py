@@ -72,13 +72,12 @@ async def read_the_crowd(terminal: Terminal, letters: int) -> None:
     terminal.send("from~crowd" + ENTER)
     await terminal.until(f"from~crowd  {letters} match")
     for _ in range(letters):
-        terminal.send(ENTER)
+        terminal.send("j" + ENTER)
         await terminal.until(partial(is_dialog, terminal))
         for keys in ("\x06", "\x06", "G"):
             await terminal.bytes_after(terminal.send(keys))
         terminal.send(ESC)
         await terminal.until(lambda: not is_dialog(terminal))
-        terminal.send("j")
     await handled(terminal)
 
 

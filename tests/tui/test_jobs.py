@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from relay_core.config import RelayConfig, merge_config
+from relay_core.testing import FakeClock
 from relay_supervisor.supervisor import Supervisor
 from tests.supervisor.inside import a_client, a_supervisor
 from tests.tui.desk import a_dashboard
@@ -87,6 +88,35 @@ async def test_a_run_whose_supervisor_has_been_started_anew_is_not_waited_for(tm
         await first.__aexit__(None, None, None)
         async with Supervisor(data_dir, socket, config=config):
             await desk.until("metrics: the supervisor was started anew")
+
+
+async def test_a_run_whose_supervisor_stays_away_is_not_waited_for(tmp_path: Path) -> None:
+    clock = FakeClock()
+    config = merge_config(RelayConfig(), nightly(WAITS, gate(tmp_path / "gate"), 0))
+    supervisor = await Supervisor(tmp_path / "data", tmp_path / "s", config=config).__aenter__()
+    async with a_dashboard(supervisor, clock=clock) as desk:
+        await desk.press("J", "G")
+        await desk.until("metrics")
+        await desk.press("N")
+        await desk.until("◐ running")
+        await supervisor.__aexit__(None, None, None)
+        await desk.until("STALE")
+        clock.advance(120)
+        await desk.until("metrics: the supervisor stays away")
+
+
+async def test_another_job_is_run_while_one_is_under_way(tmp_path: Path) -> None:
+    pipe = gate(tmp_path / "gate")
+    async with a_supervisor(tmp_path / "data", nightly(WAITS, pipe, 0)) as supervisor, a_dashboard(supervisor) as desk:
+        await desk.press("J", "G")
+        await desk.until("metrics")
+        await desk.press("N")
+        await desk.until("◐ running")
+        await desk.press("g", "N")
+        await desk.until("expire has ended well")
+        assert "◐ running" in desk.text()
+        pipe.write_text("")
+        await desk.until("metrics has ended well")
 
 
 async def test_a_long_output_is_scrolled_after_tab(tmp_path: Path) -> None:

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from relay_core.live_state import LiveMailbox
 from relay_tui.table import LiveTable, Row
+from relay_tui.views.excerpt import SHOWN, excerpt
 from relay_tui.views.mailboxes.order import Ranking
 from tests.supervisor.inside import a_client, a_supervisor, until
 from tests.tui.desk import Desk, a_dashboard
@@ -249,3 +252,46 @@ def test_rows_are_sorted_once_a_second(change: str, now: float, is_sorted: bool)
     assert (order[0] == "0400") is is_sorted
     assert (rank.asked > asked) is is_sorted
     assert change != "gone" or "0001" not in order
+
+
+async def test_the_cursor_is_on_this_screen_when_one_comes_from_another_table(tmp_path: Path) -> None:
+    async with a_supervisor(tmp_path) as supervisor, a_client(supervisor) as client:
+        await client.register_endpoint("relay.agent.a")
+        async with a_dashboard(supervisor) as desk:
+            await desk.press("2", "3")
+            await desk.until("▶ relay.agent.a")
+            await desk.press("enter")
+            await desk.until("no mail waits here")
+            await desk.press("2", "3")
+            assert desk.app.focused is desk.view.query_one("#mail", LiveTable)
+
+
+def nested(depth: int) -> Any:
+    """Return lists in lists."""
+    return [nested(depth - 1)] if depth else 1
+
+
+BIG = 1 << 20
+BODIES: dict[str, Any] = {
+    "wide characters": "你" * (BIG // 3),
+    "combining marks": "a\u0301\u0320" * (BIG // 5),
+    "signs that turn the text around": "\u202e" * (BIG // 3),
+    "line feeds": "\n" * (BIG // 2),
+    "many numbers": [1] * 150_000,
+    "many names": {f"{at}": at for at in range(70_000)},
+    "one list in another": nested(250),
+}
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
+def test_of_a_large_body_only_the_beginning_is_written_out(body: Any) -> None:
+    shown = excerpt(body)
+    assert "it goes on" in shown[-1]
+    assert len(shown) <= 1001
+    # What costs time is each character; an escape has six for one.
+    assert sum(map(len, shown)) <= 6 * SHOWN + 100 * len(shown)
+
+
+def test_a_body_that_is_not_large_is_shown_whole() -> None:
+    body = {"content": "x" * 5000, "list": list(range(300))}
+    assert json.loads("\n".join(excerpt(body))) == body

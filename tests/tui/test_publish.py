@@ -351,11 +351,21 @@ async def test_a_broadcast_is_asked_about_first(tmp_path: Path) -> None:
             await desk.until("taken by 2 targets")
 
 
+async def test_what_is_typed_right_after_7_is_the_subject(tmp_path: Path) -> None:
+    async with a_supervisor(tmp_path) as supervisor, a_dashboard(supervisor) as desk:
+        await desk.press("7", *"relay")  # at once: nothing was waited for
+        view = desk.app.view
+        assert isinstance(view, Publish)
+        assert field(view, "subject").value == "relay"
+        await desk.press("tab", "escape", "5", "7")
+        assert desk.app.focused is field(view, "sender")  # and later it goes on where it was left
+
+
 async def test_the_keys_of_a_field_are_its_own_until_it_is_left(tmp_path: Path) -> None:
     async with a_supervisor(tmp_path) as supervisor, a_dashboard(supervisor) as desk:
         view = await write_a_message(desk, "q7p!:?")
         assert field(view, "subject").value == "q7p!:?"
-        await desk.press("ctrl+c")
+        await desk.press("shift+home", "ctrl+c")  # copies what is selected
         assert desk.app.is_running
         await desk.press("tab")
         assert desk.app.focused is field(view, "sender")
@@ -375,7 +385,7 @@ async def test_read_only_sends_nothing(tmp_path: Path) -> None:
             await write_a_message(desk)
             await desk.until("nothing can be sent from here")
             await desk.press("ctrl+s")
-            assert desk.app.registry.by_name("publish", "send") is None
+            assert not desk.app.registry.by_name("publish", "send")
             assert await client.inbox(A) == []
 
 

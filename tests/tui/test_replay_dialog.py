@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from relay_tui.views.dead_letters.choice import Choice
+from relay_tui.views.dead_letters.plan import PlanScreen
 from tests.supervisor.inside import a_client, a_supervisor
 from tests.tui.desk import a_dashboard
 from tests.tui.letters import FLAKY, MAILROOM, astray, ids, refused
@@ -14,7 +16,7 @@ async def test_a_plan_is_frozen_judged_and_carried_out_as_it_was_shown(tmp_path:
         async with a_dashboard(supervisor) as desk:
             await desk.press("6")
             await desk.until("5 match")
-            await desk.press("a", "g", "space", "P")  # all but the newest, which nobody could take anyway
+            await desk.press("a", "j", "space", "P")  # all but the newest, which nobody could take anyway
             await desk.until("Replay 3 of 4 dead letters")
             await desk.until(r"3 ✓ will deliver +is put back at once")
             await desk.until(r"1 ✗ no target +stays: nobody is there")
@@ -48,7 +50,7 @@ async def test_options_are_rate_canary_and_a_fresh_budget(tmp_path: Path) -> Non
         async with a_dashboard(supervisor, size=(80, 24)) as desk:
             await desk.press("6")
             await desk.until("1 match")
-            await desk.press("P")
+            await desk.press("j", "P")
             await desk.until("Replay 0 of 1 dead letter")
             await desk.until("✗ over budget")
             await desk.press("enter")
@@ -73,6 +75,35 @@ async def test_options_are_rate_canary_and_a_fresh_budget(tmp_path: Path) -> Non
             await desk.press("y")
             await desk.until("✓ finished")
         assert await ids(client) == []
+
+
+async def test_judging_again_means_the_same_letters_also_by_their_age(tmp_path: Path) -> None:
+    async with a_supervisor(tmp_path) as supervisor, a_client(supervisor) as client:
+        await refused(client, FLAKY, 2)
+        async with a_dashboard(supervisor) as desk:
+            await desk.app.goto("dead-letters", "!age>30d")
+            await desk.until("2 match")
+            await desk.press("a", "P")
+            await desk.until("Replay 2 of 2 dead letters")
+            await desk.press("f")
+            await desk.until("dry run, judged again at .*: every verdict is the same")
+            await desk.until("budget   fresh")
+            await desk.press("d")
+            await desk.until("Replay 2 of 2 dead letters")
+
+
+async def test_judging_that_fails_says_so_and_leaves_the_plan(tmp_path: Path) -> None:
+    async with a_supervisor(tmp_path) as supervisor, a_client(supervisor) as client:
+        await refused(client, FLAKY, 2)
+        head = await client.freeze_replay()
+        async with a_dashboard(supervisor) as desk:
+            await desk.app.push_screen(PlanScreen(Choice(where="age>soon"), head))
+            await desk.until("Replay 2 of 2 dead letters")
+            await desk.press("d")
+            await desk.until(lambda: desk.app.faults)
+            await desk.until("nothing has been changed: this is what a replay would do")
+            assert "judging again:" not in "".join(desk.lines()[:20])
+            desk.expected_faults = list(desk.app.faults)
 
 
 async def test_a_replay_goes_on_without_the_dashboard_and_is_paused_and_cancelled_from_the_next(tmp_path: Path) -> None:
@@ -119,7 +150,7 @@ async def test_a_replay_says_what_it_waits_for(tmp_path: Path) -> None:
         async with a_dashboard(supervisor) as desk:
             await desk.press("6")
             await desk.until("2 match")
-            await desk.press("tab", "P")  # the group under the cursor
+            await desk.press("tab", "j", "P")  # the group under the cursor
             await desk.until("all that match code=consumer_failed to=relay.agent.flaky")
             await desk.until("◐ breaker open +waits until")
             await desk.press("enter")
@@ -128,6 +159,6 @@ async def test_a_replay_says_what_it_waits_for(tmp_path: Path) -> None:
             await desk.until(r"◐ waiting .*breaker of relay.agent.flaky is open")
             await client.reset_breaker(FLAKY)
             await desk.until(r"✓ finished +█+ +2 of 2")
-            await desk.press("escape", "shift+tab", "shift+tab", "enter")
+            await desk.press("escape", "shift+tab", "shift+tab", "j", "enter")
             await desk.until("2 messages: 2 delivered, 0 failed, 0 skipped, 0 to go")
             await desk.until("◐ breaker open .*relay.agent.flaky")

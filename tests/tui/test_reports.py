@@ -45,7 +45,7 @@ async def test_the_newest_report_is_fresh_or_says_how_old_it_is(tmp_path: Path) 
     old = (TODAY - timedelta(days=4)).isoformat()
     async with a_supervisor(tmp_path) as supervisor, a_dashboard(supervisor) as desk:
         await desk.press("R")
-        await desk.until("no report yet: N makes one")
+        await desk.until("no report yet, and none can be made")
         write_report(tmp_path, REPORT, old)
         await desk.press("J", "R")
         await desk.until(f"{old} +▲ 3 days old")
@@ -144,6 +144,7 @@ async def test_without_spark_the_screen_says_what_is_missing_and_what_helps(tmp_
     async with a_supervisor(tmp_path) as supervisor, a_dashboard(supervisor) as desk:
         await desk.press("R")
         await desk.until(r"✗ cannot run: the Spark part is not installed: run pip install 'relay-bus\[spark\]'")
+        await desk.until("no report yet, and none can be made: see above")
         await desk.press("N")
         await desk.until("Make the nightly report now: the job metrics")
 

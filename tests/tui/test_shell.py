@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from textual import events
 
 from relay_supervisor.supervisor import Supervisor
 from relay_tui.app import SCREENS
@@ -87,6 +88,62 @@ async def test_what_is_pressed_twice_is_done_once(supervisor: Supervisor) -> Non
         await desk.press("2", "F", "F", "escape", "escape", "?", "?", "escape", "escape")
         await desk.until(lambda: desk.app.screen is desk.app.desk)
         await desk.until("force open")
+
+
+async def test_a_screen_that_cannot_be_drawn_is_told_and_ends_nothing(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with a_dashboard(supervisor) as desk:
+        monkeypatch.setattr("relay_tui.views.breakers._ORDER", {})
+        await desk.press("2")
+        await desk.until("the screen breakers could not be drawn: KeyError")
+        desk.expected_faults = list(desk.app.faults)
+        monkeypatch.undo()
+        await desk.until(TARGET)
+        assert len(desk.app.faults) == 1
+
+
+async def test_what_is_typed_in_one_go_after_a_slash_or_a_screens_key_goes_where_it_is_meant_to(
+    supervisor: Supervisor,
+) -> None:
+    async with a_dashboard(supervisor) as desk:
+        for char in ":breakers":
+            desk.app.post_message(events.Key(char, char))
+        await desk.until(":breakers")
+        await desk.press("escape")
+        for char in "7relay.queue.print":
+            desk.app.post_message(events.Key({".": "full_stop"}.get(char, char), char))
+        await desk.until("relay.queue.print")
+        assert desk.app.is_running
+
+
+async def test_a_click_beside_an_open_prompt_does_not_take_its_keys(supervisor: Supervisor) -> None:
+    async with a_dashboard(supervisor) as desk:
+        await desk.press("2", ":")
+        await desk.type("alerts")
+        await desk.click(10, 3)
+        await desk.press("escape")
+        await desk.until("force open")
+        await desk.press("1")
+        await desk.until(lambda: desk.view.NAME == "overview")
+
+
+async def test_an_alert_leads_to_the_screen_that_shows_more(supervisor: Supervisor) -> None:
+    async with a_dashboard(supervisor) as desk, a_client(supervisor) as client:
+        await client.force_breaker(TARGET, "OPEN", "maintenance")
+        await desk.until("1 alert")
+        await desk.press("!")
+        await desk.until("its breaker is forced open")
+        await desk.press("enter")
+        await desk.until("▶ ✗ forced open")
+
+
+async def test_where_nothing_can_be_seen_no_key_but_quit_does_anything(supervisor: Supervisor) -> None:
+    async with a_dashboard(supervisor, size=(50, 12)) as desk:
+        await desk.press("2", "F", ":", "?")
+        assert desk.app.screen is desk.app.desk
+        await desk.press("q")
+        await desk.until(lambda: not desk.app.is_running)
 
 
 async def test_read_only_has_no_action_that_changes_something(supervisor: Supervisor) -> None:
@@ -182,5 +239,6 @@ async def test_an_action_that_fails_is_told_and_ends_nothing(supervisor: Supervi
 
         desk.app.start(broken(), doing="Break it")
         await desk.until("Break it: RuntimeError: .bold.␛]0;owned␇ went wrong")
+        desk.expected_faults = list(desk.app.faults)
         await desk.press("2")
         await desk.until(TARGET)

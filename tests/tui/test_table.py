@@ -101,6 +101,25 @@ async def test_when_all_rows_were_gone_and_the_cursor_was_moved_it_stays() -> No
         assert app.table.key == "a"
 
 
+async def test_a_table_that_follows_has_its_cursor_on_nothing_until_it_is_moved() -> None:
+    async with a_table() as (app, pilot):
+        table = LiveTable([Column("NAME")], follows=True)
+        await app.mount(table)
+        found: list[str | None] = []
+
+        def come(*keys: str) -> None:
+            table.set_rows([Row(key, (key,)) for key in keys])
+            found.append(table.key)
+
+        come("b", "c")
+        table.move(1)
+        come("a", "b", "c")
+        table.follow()
+        come("z", "a", "b", "c")
+        await pilot.pause()
+        assert found == [None, "b", None]
+
+
 async def test_marks_survive_whatever_happens_to_the_rows() -> None:
     async with a_table() as (app, pilot):
         app.table.set_rows(rows(*"abc"))

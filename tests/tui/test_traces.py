@@ -135,6 +135,8 @@ async def test_a_conversation_is_a_waterfall_with_parent_and_children(tmp_path: 
             await search_for(desk, first)
             await desk.until(lambda: traces._messages.keys == [first])
             await desk.press("enter")
+            await desk.until("nothing is selected: j picks a row")
+            await desk.press("j", "enter")
             await desk.until("3 spans of 3 messages")
             text = desk.text()
             assert "├ relay.agent.c" in text
@@ -200,17 +202,19 @@ async def test_the_list_follows_until_the_operator_moves(tmp_path: Path) -> None
             traces = await look_at_traces(desk)
             await desk.until(lambda: traces._messages.keys == ids[::-1])
             ids.append((await client.publish(A, 5, sender=B)).message_id)
-            await desk.until(lambda: traces._messages.key == ids[5])
+            await desk.until(lambda: traces._messages.keys == ids[::-1])
+            assert traces._messages.is_following  # what is on top changes: nothing is selected before it is picked
 
-            await desk.press("j")
+            await desk.press("j", "j")
             ids += [(await client.publish(A, n, sender=B)).message_id for n in (6, 7)]
             await desk.until("2 newer: press g")
             assert traces._messages.key == ids[4]
             assert ids[7] not in traces._messages.keys
 
             await desk.press("g")
-            await desk.until(lambda: traces._messages.key == ids[7])
+            await desk.until(lambda: traces._messages.keys == ids[::-1])
             await desk.until("● following")
+            assert traces._messages.key is None
 
 
 async def test_more_is_asked_for_as_the_end_comes_near(tmp_path: Path) -> None:
@@ -240,8 +244,8 @@ async def test_the_id_is_copied_and_so_is_the_command(tmp_path: Path) -> None:
         *_, newest = await a_conversation(client)
         async with a_dashboard(supervisor) as desk:
             traces = await look_at_traces(desk)
-            await desk.until(lambda: traces._messages.key == newest)
-            await desk.press("y")
+            await desk.until(lambda: newest in traces._messages.keys)
+            await desk.press("j", "y")
             await desk.until(lambda: desk.app.clipboard == newest)
             await desk.press("Y")
             await desk.until(lambda: desk.app.clipboard == f"relay trace {newest}")

@@ -214,3 +214,21 @@ def test_a_long_line_goes_on_below_and_loses_nothing() -> None:
     said = " ".join("".join(text for text, _ in row).strip() for row in rows)
     assert said == "why       code: the disk of this machine is full of old letters"
     assert list(wrapped([long], 200)) == [long]
+
+
+EXTREMES = (0.0, -1e308, 1e308, -(2.0**63), 2.0**63, 5e-324)
+
+
+@pytest.mark.parametrize("last", EXTREMES)
+@pytest.mark.parametrize("first", EXTREMES)
+def test_times_that_are_none_are_drawn_and_told(first: float, last: float) -> None:
+    spans = [
+        a_span("m1", sent_at=first, stored_at=last, claimed_at=first, handled_at=last, size=2**63),
+        a_span("m2", "m1", sent_at=last, claimed_at=first, expires_at=2**63, status="cur"),
+    ]
+    waterfall = Waterfall(spans)
+    rows = SpanRows(waterfall, 80, NOW)
+    assert [column.width for column in rows.columns()]
+    for at, span in enumerate(spans):
+        assert rows[at].key
+        assert list(span_lines(span, waterfall, NOW))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from relay_tui.words import about, ago, ahead, bar, lasting, number, plural, size, spark
+from relay_tui.words import about, ago, ahead, bar, clock_time, date_time, lasting, number, plural, size, spark
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_instants_are_told_from_now() -> None:
     assert ago(1000, 6000) == "5s ago"
     assert ago(None, 6000) == ahead(None, 6000) == "–"
     assert ahead(9000, 6000) == "in 3s"
-    assert ahead(6000, 6000) == "now"
+    assert ahead(6900, 6000) == "now"
 
 
 @pytest.mark.parametrize(
@@ -71,3 +71,14 @@ def test_a_spark_line_shows_the_newest_on_the_right() -> None:
     assert spark(range(100), 3)[-1] == "█"
     assert spark([], 4) == "    "
     assert spark([0, 0], 4) == "    "
+
+
+@pytest.mark.parametrize(
+    "odd", [float("inf"), float("-inf"), float("nan"), 1e308, -1e308, 253_402_300_800_000.0, -62_135_596_800_001.0]
+)
+def test_no_number_from_outside_breaks_a_word(odd: float) -> None:
+    assert all(isinstance(word(odd), str) for word in (lasting, about, number, clock_time, date_time))
+    assert ago(odd, 0)
+    assert ahead(odd, 0)
+    assert len(bar(odd, 5)) == 5
+    assert len(spark([odd, 1], 5)) == 5

@@ -63,7 +63,7 @@ class Adapters(View):
         """Show every adapter."""
         self._ask_again()
         problems = [problem for problem in self.store.state.problems if "adapters.json" in problem]
-        wrong = [one for text in problems for one in wrapped("✗ the file", clean(text), "bad", self.size.width)]
+        wrong = [one for text in problems for one in wrapped("✗ the file", clean(text), "bad", self.room.width)]
         top = self.query_one("#adapters-file", Lines)
         top.styles.height = len(wrong)
         top.show(wrong)
@@ -89,11 +89,11 @@ class Adapters(View):
 
     def _draw_detail(self) -> None:
         detail = self.query_one("#adapter-detail", Lines)
-        detail.styles.height = 14 if self.size.height >= 26 else 9
+        detail.styles.height = 14 if self.room.height >= 26 else 9
         adapter = self._chosen()
         bindings = self._known.bindings if self._known is not None else []
         detail.show(
-            detail_lines(adapter, self.store.state, bindings, self.store.now_ms(), self.size.width) if adapter else []
+            detail_lines(adapter, self.store.state, bindings, self.store.now_ms(), self.room.width) if adapter else []
         )
 
     def _ask_again(self) -> None:

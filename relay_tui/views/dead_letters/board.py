@@ -1,9 +1,10 @@
 """The tables of the dead-letter screen: replays under way, groups, and the list, kept true to the supervisor's.
 
-1. The list holds what was scrolled to, not what there is (list.py). It follows the newest while its
-   cursor stands at the top and nobody has moved it; otherwise it stays, and says how many are newer.
+1. The list holds what was scrolled to, not what there is (list.py). It follows the newest, with its cursor on no row,
+   until it is moved in; then it stays, and says how many are newer. So do the groups, largest first, and the replays.
 2. It is asked for again when the groups say that dead letters have come or gone, when the supervisor is back, and
-   where the cursor comes to rows that were not looked at since. One such question is under way at a time.
+   where the cursor comes to rows that were not looked at since. One such question is under way at a time, and the next
+   waits as long as a slow one (a search in bodies) took, several times over.
 3. A new filter ends what belonged to the old one: following, going on to the end, "all in this filter".
 """
 
@@ -17,18 +18,21 @@ from textual.containers import Vertical
 from textual.worker import Worker
 
 from relay_core.errors import RelayError
+from relay_core.replay_plan import ReplayOutcome
 from relay_tui.lines import Line, Lines, Piece, line, width_of
 from relay_tui.safe import clean, clean_lines
 from relay_tui.table import LiveTable
 from relay_tui.views.dead_letters import groups, rows, runs
 from relay_tui.views.dead_letters.groups import GroupRows, growth
 from relay_tui.views.dead_letters.list import Listing
-from relay_tui.views.dead_letters.runs import run_rows
+from relay_tui.views.dead_letters.runs import interrupted, run_rows, under_way
 from relay_tui.views.dead_letters.text import wrapped
 from relay_tui.views.dead_letters.work import DeadLetterWork
 from relay_tui.words import plural, size
 
 _AGAIN_SECS = 1.0
+_SHARE = 4.0
+"""How many times longer than an answer took is waited before the list is asked for again."""
 _MOST_RUNS = 4
 
 
@@ -49,7 +53,6 @@ class DeadLetterBoard(DeadLetterWork):
         """The filter that was asked for last."""
         self._shown = ""
         """The filter that the table shows."""
-        self.follows = True
         self.rides: str | None = None
         """The last row, while the cursor goes on to the end as rows come in."""
         self._signature: tuple[float, ...] | None = None
@@ -57,16 +60,21 @@ class DeadLetterBoard(DeadLetterWork):
         self._renewed_at: int | None = None
         """Around which row, if the list has changed at all since it was asked for."""
         self._is_renewing = False
+        self._renew_from = 0.0
         self._retry_at = 0.0
+        self._runs_seen: dict[str, ReplayOutcome] = {}
+        """Replays that were under way when they were last looked at."""
+        self.interrupted: str | None = None
+        """Which replay has ended without a word, as a supervisor's that was killed."""
 
     def compose(self) -> ComposeResult:
         """Lay out the tables; the list comes first, because the first gets the keys."""
-        yield LiveTable(rows.COLUMNS, id="letters", empty="asking …")
+        yield LiveTable(rows.COLUMNS, id="letters", empty="asking …", follows=True)
         yield Lines(id="letters-preview")
         with Vertical(id="letters-above"):
-            yield LiveTable(runs.COLUMNS, id="letters-runs")
+            yield LiveTable(runs.COLUMNS, id="letters-runs", follows=True)
             yield Lines(id="letters-summary")
-            yield LiveTable(groups.COLUMNS, id="letters-groups", empty="no dead letters")
+            yield LiveTable(groups.COLUMNS, id="letters-groups", empty="no dead letters", follows=True)
             yield Lines(id="letters-filter")
 
     def on_mount(self) -> None:
@@ -102,7 +110,7 @@ class DeadLetterBoard(DeadLetterWork):
         self._keep_true()
 
     def _draw_above(self) -> None:
-        state, room = self.store.state, self.size.height
+        state, room = self.store.state, self.room.height
         runs = run_rows(state.replays, self.store.now_ms())[:_MOST_RUNS]
         self.runs.display = bool(runs)
         self.runs.styles.height = len(runs) + 1
@@ -111,12 +119,27 @@ class DeadLetterBoard(DeadLetterWork):
         most = room // 2 if self.groups.has_focus else max(room // 5, 3)
         self.groups.styles.height = min(max(len(groups), 1), most) + 1
         self.groups.set_rows(groups)
+        self._look_for_interrupted()
         self.query_one("#letters-summary", Lines).show([self._summary(len(groups))])
+
+    def _look_for_interrupted(self) -> None:
+        if not self.store.is_live:
+            return
+        replays = self.store.state.replays
+        now = {key: replays[key] for key in under_way(replays)}
+        if (lost := interrupted(self._runs_seen, replays)) is not None:
+            self.interrupted = lost
+        elif now:  # the rest is on its way, or something else: enough was said
+            self.interrupted = None
+        self._runs_seen = now
 
     def _summary(self, groups: int) -> Line:
         total = sum(group.count for group in self.store.state.dead_letters.values())
         grown, style = growth(self.store, "", total)
-        return line((f" {plural(total, 'dead letter')}", "title"), f" in {plural(groups, 'group')}  ", (grown, style))
+        told: Piece = (f"  ✗ {self.interrupted}" if self.interrupted is not None else "", "bad")
+        return line(
+            (f" {plural(total, 'dead letter')}", "title"), f" in {plural(groups, 'group')}  ", (grown, style), told
+        )
 
     def draw_list(self) -> None:
         """Show the list, its filter, and the letter under the cursor."""
@@ -131,8 +154,8 @@ class DeadLetterBoard(DeadLetterWork):
         bar.styles.height = len(lines)
         bar.show(lines)
         preview = self.query_one("#letters-preview", Lines)
-        preview.styles.height = 4 if self.size.height >= 28 else 2
-        preview.show(self._preview(max(self.size.width - 2, 20)))
+        preview.styles.height = 4 if self.room.height >= 28 else 2
+        preview.show(self._preview(max(self.room.width - 2, 20)))
 
     def _filter_lines(self) -> Iterator[Line]:
         listing = self.listing
@@ -157,7 +180,7 @@ class DeadLetterBoard(DeadLetterWork):
             pieces += [(" · " if at else "", "dim"), part]
         yield tuple(pieces)
         if listing.problem is not None:
-            for at, told in enumerate(wrapped(clean(listing.problem), max(self.size.width - 4, 20))[:2]):
+            for at, told in enumerate(wrapped(clean(listing.problem), max(self.room.width - 4, 20))[:2]):
                 yield line((" ✗ " if at == 0 else "   ", "bad"), (told, "bad"))
 
     def _is_listed(self, key: str) -> bool:
@@ -166,6 +189,8 @@ class DeadLetterBoard(DeadLetterWork):
     def _preview(self, width: int) -> Iterator[Line]:
         key = self.letters.key
         held = self.listing.rows.get(key)
+        if key is None and len(self.listing.rows):
+            yield line((" following the newest: j picks a row, a marks all", "dim"))
         if key is None or held is None:
             return
         facts: list[Piece] = [(f" {clean(key.partition('/')[0])}", "accent"), (f"  {size(held.size)}", "dim")]
@@ -185,14 +210,13 @@ class DeadLetterBoard(DeadLetterWork):
             if self.marks.everything:
                 self.marks.forget()
             if table.key is None or listing.rows.find(table.key) is None:
-                self.follows = True
+                table.follow()
         rides = self.rides is not None and self.rides == table.key
         self.draw_list()
         if rides:
             table.go_to(1 << 60)
             self.rides = table.key if listing.is_loading else None
-        elif self.follows:
-            table.go_to(0)
+        elif table.is_following:
             listing.seen()
 
     def _keep_true(self) -> None:
@@ -210,7 +234,7 @@ class DeadLetterBoard(DeadLetterWork):
             if not self.listing.is_asking and self.store.clock.monotonic() >= self._retry_at:
                 self._signature = now
                 self.ask(self.wanted)
-        elif now != self._signature and not self._is_renewing:
+        elif now != self._signature and not self._is_renewing and self.store.clock.monotonic() >= self._renew_from:
             self._signature = now
             self._renew()
 
@@ -221,13 +245,16 @@ class DeadLetterBoard(DeadLetterWork):
     async def _renew_now(self) -> None:
         key = self.letters.key
         at = self.listing.rows.place(key) if key is not None else 0
+        asked = self.store.clock.monotonic()
         try:
-            await self.listing.renew(at, max(self.size.height, 1), at_top=self.follows)
+            await self.listing.renew(at, max(self.room.height, 1), at_top=self.letters.is_following)
             self._renewed_at = at
         except RelayError:
             self._signature = None  # the banner says why; it is asked again as soon as somebody answers
         finally:
             self._is_renewing = False
+            now = self.store.clock.monotonic()
+            self._renew_from = now + (now - asked) * _SHARE
 
     def ask(self, text: str) -> None:
         """Ask for what a filter selects; an older question is forgotten."""
@@ -255,11 +282,9 @@ class DeadLetterBoard(DeadLetterWork):
         if event.table is not table:
             return
         at = self.listing.rows.find(table.key) if table.key is not None else None
-        if at:
-            self.follows = False
         if table.key != self.rides and self.rides is not None:
             self.rides, self.listing.wants_all = None, False
-        far = self.size.height // 2
+        far = self.room.height // 2
         if at and self._renewed_at is not None and abs(at - self._renewed_at) > far and not self._is_renewing:
             self._renew()
         self.draw_list()

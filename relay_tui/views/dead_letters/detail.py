@@ -3,36 +3,48 @@
 1. It is shown over the list, which stays as it is. What is done from here is done with this very letter: the screen
    answers with the word for it, and the view does it.
 2. It may be replayed or purged by others while it is read: what was read stays, and acting on it says so.
+3. Its keys are those of the list (the registry's, so the operator's own file holds here too, and --read-only).
+4. A body of a mebibyte is written and compared once, beside the loop; each size of the screen costs what is shown.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal, cast, get_args
 
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.widgets import Static
 
-from relay_core.clock import parse_iso
 from relay_core.deadletters import DeadLetter
 from relay_core.delivery import Span
 from relay_core.envelope import Envelope
 from relay_core.errors import NotFound, RelayError
+from relay_tui.actions import Action
 from relay_tui.dialogs import Dialog
 from relay_tui.lines import BLANK, Line, Lines, line
 from relay_tui.safe import clean
-from relay_tui.views.dead_letters.text import body_lines, body_text, diff_lines, error_lines, wrapped
+from relay_tui.views.dead_letters.text import (
+    Difference,
+    body_lines,
+    body_text,
+    diff_lines,
+    difference,
+    error_lines,
+    instant,
+    wrapped,
+)
+from relay_tui.views.excerpt import excerpt
 from relay_tui.words import ago, ahead, clock_time, date_time, lasting, plural
 
 if TYPE_CHECKING:
     from relay_tui.app import Dashboard
 
-Next = Literal["trace", "mailbox", "plan", "edit", "purge", "copy", "command"]
-_KEYS: dict[str, Next] = {"t": "trace", "m": "mailbox", "y": "copy", "Y": "command", "P": "plan"}
-_CHANGING: dict[str, Next] = {"E": "edit", "X": "purge"}
+Next = Literal["plan", "edit", "purge", "trace", "mailbox", "copy", "copy-command"]
+"""The names of the list's actions that are there for one letter too."""
+_MOST_SPANS = 100
 _STAGES = {
     "target": "its own copy: a replay goes back to it",
     "gate": "never reached: a replay goes to its subject",
@@ -58,7 +70,8 @@ class LetterScreen(Dialog[Next | None]):
         """What edited copies said before, by their ids."""
         self._letter: DeadLetter | None = None
         self._spans: list[Span] = []
-        self._body = ""
+        self._body: list[str] = []
+        self._difference: Difference | None = None
         self._problem: str | None = None
 
     @property
@@ -67,15 +80,18 @@ class LetterScreen(Dialog[Next | None]):
 
     def compose(self) -> ComposeResult:
         """Lay out the letter."""
-        changing = "" if self._dashboard.read_only else " · E edit · X purge"
         with Vertical():
             yield Static(self._title, classes="title", markup=False)
             yield Lines([line(("reading …", "dim"))])
-            yield Static(
-                f"j k: move · P plan{changing} · t trace · m mailbox · y copy · esc close",
-                classes="hint",
-                markup=False,
-            )
+            yield Static(self._hint(), classes="hint", markup=False)
+
+    def _hint(self) -> str:
+        here = {one.name: one for one in reversed(self._dashboard.registry.of("dead-letters"))}
+        moves = [one.key for name in ("down", "up") if (one := here.get(name)) is not None and one.key]
+        parts = [f"{' '.join(moves)}: move"] if moves else []
+        shown = get_args(Next)[:-1]  # the last is for those who know it
+        parts += [f"{one.key} {name}" for name in shown if (one := here.get(name)) is not None and one.key]
+        return " · ".join([*parts, "esc close"])
 
     def on_mount(self) -> None:
         """Ask for the letter."""
@@ -92,11 +108,17 @@ class LetterScreen(Dialog[Next | None]):
             self._problem = str(error)
         else:
             if self._letter.envelope is not None:
-                self._body = await asyncio.to_thread(body_text, self._letter.envelope.payload)
+                await self._write_out(self._letter.envelope)
         self._show()
         if self._letter is not None:
             self._spans = await client.trace(message_id)
             self._show()
+
+    async def _write_out(self, envelope: Envelope) -> None:
+        self._body = await asyncio.to_thread(excerpt, envelope.payload)
+        if (before := self._before_edit.get(envelope.id)) is not None:
+            after = await asyncio.to_thread(body_text, envelope.payload)
+            self._difference = await asyncio.to_thread(difference, before, after)
 
     def _show(self) -> None:
         if self.is_mounted and self.is_attached:
@@ -111,7 +133,7 @@ class LetterScreen(Dialog[Next | None]):
             yield line((self._problem or "reading …", "warn" if self._problem else "dim"))
             return
         letter, now = self._letter, self._dashboard.store.now_ms()
-        failed = parse_iso(letter.failed_at)
+        failed = instant(letter.failed_at)
         yield line(("Why it failed  ", "title"), (clean(letter.code), "warn"), (f"  {ago(failed, now)}", "dim"))
         yield from error_lines(letter.reason, width)
         yield BLANK
@@ -119,7 +141,7 @@ class LetterScreen(Dialog[Next | None]):
         for name, text in _facts(letter, now):
             for at, part in enumerate(wrapped(clean(text, 2000), max(width - 12, 10))):
                 yield line((f"  {name if at == 0 else '':9} ", "dim"), part)
-        yield from self._difference(letter.envelope, width)
+        yield from self._edit_lines(letter.envelope, width)
         yield BLANK
         yield line(("Body", "title"))
         if letter.envelope is None:
@@ -129,43 +151,44 @@ class LetterScreen(Dialog[Next | None]):
         if self._spans:
             yield BLANK
             yield line(("Trace  ", "title"), (plural(len(self._spans), "target"), "dim"))
-            yield from _span_lines(self._spans)
+            yield from _span_lines(self._spans[:_MOST_SPANS])
 
-    def _difference(self, envelope: Envelope | None, width: int) -> Iterable[Line]:
+    def _edit_lines(self, envelope: Envelope | None, width: int) -> Iterable[Line]:
         if envelope is None or envelope.replay_of is None:
             return
         yield BLANK
         yield line(("Edited  ", "title"), (f"a copy of {clean(envelope.replay_of)}, which it has replaced", "dim"))
-        before = self._before_edit.get(envelope.id)
-        if before is None:
+        if self._difference is None:
             yield line(("  it was not edited in this dashboard: what it said before is not kept", "dim"))
         else:
-            yield from diff_lines(before, self._body, width)
+            yield from diff_lines(self._difference, width)
 
     def on_key(self, event: events.Key) -> None:
         """Move, close, or do something with it."""
         event.stop()
         lines = self.query_one(Lines)
         page = max(lines.size.height - 1, 1)
-        moves = {"j": 1, "down": 1, "k": -1, "up": -1, "pagedown": page, "space": page, "pageup": -page}
-        moves |= {"ctrl+f": page, "ctrl+b": -page}
-        allowed = _KEYS if self._dashboard.read_only else _KEYS | _CHANGING
         key = event.character if event.character and event.is_printable and event.character != " " else event.key
-        if key in moves:
-            lines.scroll_lines(moves[key])
-        elif key in ("g", "home", "G", "end"):
-            lines.scroll_to_line(0 if key in ("g", "home") else 1 << 60)
+        found: Action | None = self._dashboard.registry.by_key("dead-letters", key)
+        name = found.name if found is not None else ""
+        moves = {"down": 1, "up": -1, "page-down": page, "page-up": -page}
+        if name in get_args(Next):
+            self.dismiss(cast(Next, name))
+        elif name in moves:
+            lines.scroll_lines(moves[name])
+        elif name in ("top", "bottom"):
+            lines.scroll_to_line(0 if name == "top" else 1 << 60)
         elif key in ("escape", "q", "enter"):
             self.dismiss(None)
-        elif key in allowed:
-            self.dismiss(allowed[key])
+        elif key == "space":
+            lines.scroll_lines(page)
 
 
 def _facts(letter: DeadLetter, now: int) -> Iterator[tuple[str, str]]:
     envelope = letter.envelope
     yield "id", letter.message_id
     if envelope is not None:
-        budget, created = envelope.budget, parse_iso(envelope.created_at)
+        budget, created = envelope.budget, instant(envelope.created_at)
         yield "from", envelope.sender
         yield "to", envelope.subject
         yield "reply to", envelope.reply_to or "nobody"
@@ -177,7 +200,7 @@ def _facts(letter: DeadLetter, now: int) -> Iterator[tuple[str, str]]:
         if envelope.parent_id is not None:
             yield "followed", envelope.parent_id
     replays = "never replayed" if not letter.replays else f"replayed {plural(letter.replays, 'time')}"
-    yield "failed", f"{date_time(parse_iso(letter.failed_at))}Z, {replays}"
+    yield "failed", f"{date_time(instant(letter.failed_at))}Z, {replays}"
     yield "mailbox", f"{letter.endpoint_hash}, {_STAGES[letter.stage]}"
 
 

@@ -1,7 +1,7 @@
 """Editing a dead letter in the operator's own editor, and looking at the difference before anything is sent.
 
-1. The text lies in a file that only its owner can read, and is removed when it was sent or given up; what could
-   not be sent is kept, and the dashboard says where.
+1. The text lies in a file that only its owner can read, and is removed when it was sent or is as it was; what was
+   written and not sent is kept, and the dashboard says where.
 2. While the editor has the terminal the dashboard writes nothing to it and reads nothing from it, and goes on
    following the bus.
 3. Nothing is published before the difference was shown and confirmed.
@@ -28,7 +28,7 @@ from textual.widgets import Static
 from relay_tui.dialogs import Dialog
 from relay_tui.lines import Lines
 from relay_tui.safe import clean
-from relay_tui.views.dead_letters.text import diff_lines
+from relay_tui.views.dead_letters.text import Difference, diff_lines
 
 Answer = Literal["send", "send fresh", "again"]
 
@@ -42,9 +42,17 @@ class Edited(NamedTuple):
 
 
 def editor_command() -> list[str]:
-    """Return the operator's editor."""
-    chosen = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
-    return shlex.split(chosen) or ["vi"]
+    """Return the operator's editor.
+
+    Raises:
+        OSError: if what they have set is no command.
+    """
+    name = next((name for name in ("VISUAL", "EDITOR") if os.environ.get(name)), "EDITOR")
+    chosen = os.environ.get(name) or "vi"
+    try:
+        return shlex.split(chosen) or ["vi"]
+    except ValueError as error:
+        raise OSError(f"{name} is no command ({str(error).lower()}): {chosen}") from None
 
 
 def write_private(text: str) -> Path:
@@ -93,10 +101,20 @@ async def _run(command: Sequence[str]) -> str | None:
         process = await asyncio.create_subprocess_exec(*command)
         code = await process.wait()
     except OSError as error:
-        return f"the editor {command[0]} cannot be started ({error.strerror}): set EDITOR to another"
+        return f"the editor {command[0]} cannot be started ({error.strerror or error}): set EDITOR to another"
     finally:
         signal.signal(signal.SIGINT, before)
     return f"the editor {command[0]} ended with code {code}" if code else None
+
+
+def is_untouched(path: Path, text: str) -> bool:
+    """Tell whether nothing is in the file but what was written to it."""
+    try:
+        return path.read_text(encoding="utf-8").strip() == text.strip()
+    except FileNotFoundError:
+        return True
+    except (OSError, ValueError):
+        return False
 
 
 def discard(path: Path) -> None:
@@ -118,18 +136,18 @@ class DifferenceScreen(Dialog[Answer | None]):
     DifferenceScreen Lines { height: 1fr; }
     """
 
-    def __init__(self, title: str, about: str, before: str, after: str) -> None:
+    def __init__(self, title: str, about: Sequence[str], found: Difference) -> None:
         super().__init__()
         self._title = title
         self._about = about
-        self._before = before
-        self._after = after
+        self._found = found
 
     def compose(self) -> ComposeResult:
         """Lay out the difference."""
         with Vertical():
             yield Static(self._title, classes="title", markup=False)
-            yield Static(self._about, markup=False)
+            for text in self._about:
+                yield Static(text, markup=False)
             yield Lines()
             yield Static(
                 "y: replay the edited copy · f: with a fresh budget · e: edit again · n or esc: leave it",
@@ -143,7 +161,7 @@ class DifferenceScreen(Dialog[Answer | None]):
 
     def _show(self) -> None:
         lines = self.query_one(Lines)
-        lines.show(diff_lines(self._before, self._after, max(lines.size.width, 20)))
+        lines.show(diff_lines(self._found, max(lines.size.width, 20)))
 
     def on_key(self, event: events.Key) -> None:
         """Move, or answer."""

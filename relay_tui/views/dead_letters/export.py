@@ -1,7 +1,8 @@
 """Exporting frozen dead letters to a file, as JSON lines.
 
 1. The file is its owner's alone, and appears under its name only when it is whole.
-2. A file that is there already is not written over, unless somebody has said so.
+2. A file that is there already is not written over, unless somebody has said so. What can be no such file (nobody's
+   home, no such directory, a directory) is said while its name is typed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from pathlib import Path
 
 from relay_core.client import RelayClient
 from relay_core.clock import Clock
+from relay_tui.dialogs import Ask
+from relay_tui.safe import clean
 from relay_tui.words import date_time
 
 _TOGETHER = 500
@@ -57,6 +60,33 @@ def _remove(name: str) -> None:
 
 
 def chosen_path(text: str) -> tuple[Path, bool]:
-    """Return the file that somebody has typed, and whether it is there."""
-    path = Path(text).expanduser().absolute()
-    return path, path.exists()
+    """Return the file that somebody has typed, and whether it is there.
+
+    Raises:
+        ValueError: if there can be no such file; it says why.
+    """
+    try:
+        path = Path(text.strip()).expanduser().absolute()
+        if path.is_dir():
+            raise ValueError(f"{clean(str(path))} is a directory: add a name for the file")
+        if not path.parent.is_dir():
+            raise ValueError(f"there is no directory {clean(str(path.parent))}: make it first, or choose another")
+        if not os.access(path.parent, os.W_OK | os.X_OK):
+            raise ValueError(f"nothing can be written to {clean(str(path.parent))}: choose another directory")
+        return path, path.exists()
+    except (RuntimeError, OSError) as error:  # ~somebody who is not here; a name that no file can have
+        raise ValueError(f"that is no file's name: {clean(str(error))}") from None
+
+
+class AskFile(Ask):
+    """Ask for a file to write to."""
+
+    def accepts(self, answer: str) -> str | None:
+        """Take what can be a file."""
+        problem = super().accepts(answer)
+        if problem is None:
+            try:
+                chosen_path(answer)
+            except ValueError as error:  # also of a NUL in the name
+                problem = str(error)
+        return problem

@@ -116,7 +116,7 @@ class Listing:
 
     async def _fill(self, page: DeadLetterSummaries, question: int, *, at_top: bool) -> None:
         """Take in more newer rows than a page has: no row between them and those that are held may be missing."""
-        if at_top:
+        if at_top and len(page.rows) >= PAGE:  # one that is short is a search in bodies, which has more to look through
             self.rows = first_rows(page)
             self.total = page.total
             self._on_change()

@@ -17,13 +17,13 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.widgets import Static
 
-from relay_core.clock import parse_iso
 from relay_core.replay_plan import REPLAYABLE, PlanHead, PlanItem
 from relay_tui.dialogs import Ask, Confirm, Dialog
 from relay_tui.lines import BLANK, Line, Lines, Piece, line
 from relay_tui.safe import clean
 from relay_tui.table import Column, LiveTable, Row
 from relay_tui.views.dead_letters.choice import Choice
+from relay_tui.views.dead_letters.text import instant, wrapped
 from relay_tui.words import clock_time, plural
 
 if TYPE_CHECKING:
@@ -112,8 +112,9 @@ class PlanScreen(Dialog[bool]):
         self.query_one(LiveTable).set_rows(self._items, empty="reading …" if self._head.total else "nothing is left")
 
     def _lines(self) -> Iterator[Line]:
-        frozen = clock_time(parse_iso(self._first.created_at))
-        yield line(("frozen   ", "dim"), self._choice.words)
+        frozen = clock_time(instant(self._first.created_at))
+        for at, part in enumerate(wrapped(self._choice.words, max(self.size.width * 96 // 100 - 13, 20))[:3]):
+            yield line(("         " if at else "frozen   ", "dim"), part.lstrip())
         if self.size.height >= 30:
             yield line(("         ", ""), (f"at {frozen}Z: what fails from then on is not in it", "dim"))
         for at, (verdict, count) in enumerate(self._head.counts.items()):
@@ -131,7 +132,7 @@ class PlanScreen(Dialog[bool]):
         share = f"{self._dashboard.store.warning_at:.0%}"
         yield line(
             ("pauses   ", "dim"),
-            f"while a breaker is open or a mailbox {share} full, or with Z; C cancels",
+            f"while a breaker is open or a mailbox {share} full, by Z; C cancels",
         )
         if self.size.height >= 30:
             yield line(("         ", ""), ("it goes on when the dashboard is closed", "dim"))
@@ -158,7 +159,8 @@ class PlanScreen(Dialog[bool]):
                 self._items.add(page.items)
                 self._show()
         finally:
-            self._is_loading = False
+            if head is self._head:  # else another plan is being read
+                self._is_loading = False
 
     # What can be done
 
@@ -214,15 +216,19 @@ class PlanScreen(Dialog[bool]):
             self._show()
 
     async def _judge_again(self, *, fresh_budget: bool) -> None:
-        before = self._head
-        store = self._dashboard.store
+        before, note = self._head, self._note
         self._note = line(("judging again: nothing is changed …", "warn"))
         self._show()
-        head = await self._choice.freeze(store.client, store.now_ms(), fresh_budget=fresh_budget)
+        try:
+            head = await self._choice.freeze(self._dashboard.store.client, fresh_budget=fresh_budget)
+        except BaseException:
+            self._note = note
+            self._show()
+            raise
         gone = before.total - head.total
         same = head.counts == before.counts and head.total == before.total
         what = "every verdict is the same" if same else f"{plural(gone, 'message')} gone" if gone else "verdicts differ"
-        at = clock_time(parse_iso(head.created_at))
+        at = clock_time(instant(head.created_at))
         self._head, self._items = head, PlanRows()
         self._note = line((f"dry run, judged again at {at}Z: {what}. Nothing has been changed.", "ok"))
         self._show()

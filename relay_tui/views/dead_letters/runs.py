@@ -1,13 +1,14 @@
 """Replays under way, as the supervisor tells of them: they go on without the dashboard, and are here when it is back.
 
-Runs that have ended are shown for a quarter of an hour after they were planned, the newest few.
+Runs that have ended are shown for a quarter of an hour after they were planned, the newest few. A supervisor that was
+killed knows nothing of its runs afterwards: one that was seen under way and is not there any more was interrupted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from relay_core.ids import ulid_ms
+from relay_core.ids import is_ulid, ulid_ms
 from relay_core.replay_plan import ReplayOutcome
 from relay_tui.lines import Piece
 from relay_tui.safe import clean
@@ -41,7 +42,7 @@ def run_rows(replays: Mapping[str, ReplayOutcome], now_ms: int) -> list[Row]:
     """Return what is under way, and what has ended lately, newest first."""
     under_way = sorted((key for key, one in replays.items() if one.state in UNDER_WAY), reverse=True)
     ended = sorted(
-        (key for key, one in replays.items() if one.state not in UNDER_WAY and now_ms - ulid_ms(key) < _ENDED_MS),
+        (key for key, one in replays.items() if one.state not in UNDER_WAY and _is_recent(key, now_ms)),
         reverse=True,
     )
     return [Row(key, _cells(replays[key])) for key in (*under_way, *ended[:_ENDED_SHOWN])]
@@ -52,15 +53,24 @@ def under_way(replays: Mapping[str, ReplayOutcome]) -> list[str]:
     return sorted((key for key, one in replays.items() if one.state in UNDER_WAY), reverse=True)
 
 
+def interrupted(seen: Mapping[str, ReplayOutcome], now: Mapping[str, ReplayOutcome]) -> str | None:
+    """Return in words which replay, of those that were under way, is not there any more."""
+    lost = sorted(set(seen) - set(now))
+    if not lost:
+        return None
+    one = seen[lost[-1]]
+    return f"a replay of {one.total:,} was interrupted at {_done(one):,}: P plans the rest"
+
+
 def run_words(outcome: ReplayOutcome) -> list[str]:
     """Return how a run stands, for a question about it."""
-    left = outcome.total - outcome.delivered - outcome.failed - outcome.skipped
+    left = outcome.total - _done(outcome)
     done = f"{outcome.delivered:,} delivered, {outcome.failed:,} failed, {outcome.skipped:,} skipped"
     return [f"{plural(outcome.total, 'message')}: {done}, {left:,} to go."]
 
 
 def _cells(outcome: ReplayOutcome) -> tuple[Cell, ...]:
-    done = outcome.delivered + outcome.failed + outcome.skipped
+    done = _done(outcome)
     return (
         _STATES.get(outcome.state, (clean(outcome.state), "")),
         (bar(done / outcome.total if outcome.total else 1.0, _BAR), "accent"),
@@ -70,3 +80,11 @@ def _cells(outcome: ReplayOutcome) -> tuple[Cell, ...]:
         (f"{outcome.skipped:,}", "dim"),
         clean(outcome.detail or ""),
     )
+
+
+def _done(outcome: ReplayOutcome) -> int:
+    return outcome.delivered + outcome.failed + outcome.skipped
+
+
+def _is_recent(run: str, now_ms: int) -> bool:
+    return is_ulid(run) and now_ms - ulid_ms(run) < _ENDED_MS

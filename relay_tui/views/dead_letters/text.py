@@ -1,26 +1,41 @@
 """Texts of a dead letter, for reading: its body line by line, and what an edit has changed in it.
 
 1. Every text comes out safe and in lines that fit; nothing is cut off at the right, it goes on in the next line.
-2. The work is bounded: of a long text the first lines are shown and the rest is counted. Of two long texts that differ
-   in too many places only the sizes are told.
+2. What is done for each size of the screen is bounded by what somebody reads, not by the text: of a body its excerpt
+   is shown, of a difference the first lines, and the rest is counted. Of two long texts that differ in too many places
+   only the sizes are told.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from difflib import unified_diff
-from typing import Any
+from typing import Any, TypeAlias
 
 from rich.cells import chop_cells
 
-from relay_tui.lines import Line, line
+from relay_core.clock import parse_iso
+from relay_tui.lines import Line, Piece, line
 from relay_tui.safe import clean, clean_lines, pretty_json
 from relay_tui.words import plural
 
-MOST_LINES = 4000
 _COMPARED = 2000
 """Lines that are compared with each other, at most."""
-_LONGEST = 200_000
+_DIFFERENT = 20_000
+"""Characters of a difference that are shown."""
+_REASON = 10_000
+"""Characters of a reason that are shown."""
+
+Difference: TypeAlias = Sequence[Piece]
+"""What is different, line by line, before it is broken to a width."""
+
+
+def instant(text: str) -> int | None:
+    """Return an instant in milliseconds; None for a text that is none, for strangers may have written it."""
+    try:
+        return parse_iso(text)
+    except (ValueError, OverflowError):
+        return None
 
 
 def wrapped(text: str, width: int) -> list[str]:
@@ -32,42 +47,46 @@ def wrapped(text: str, width: int) -> list[str]:
 
 def error_lines(text: str, width: int) -> list[Line]:
     """Return a reason or a stack of calls, as it was told."""
-    return [line((f"  {part}", "bad")) for one in clean_lines(text, 60, 2000) for part in wrapped(one, width - 2)]
+    shown = text if len(text) <= _REASON else text[:_REASON] + "…"
+    return [line((f"  {part}", "bad")) for one in clean_lines(shown, 60, 2000) for part in wrapped(one, width - 2)]
 
 
 def body_text(payload: Any) -> str:
-    """Return a payload as an editor and a reader get it."""
+    """Return a payload as an editor gets it."""
     return pretty_json(payload)
 
 
-def body_lines(text: str, width: int) -> list[Line]:
-    """Return a body's text (which is safe) as lines."""
-    shown: list[Line] = []
-    for number, one in enumerate(text.split("\n")):
-        if len(shown) >= MOST_LINES:
-            rest = text.count("\n") + 1 - number
-            shown.append(line((f"  … {plural(rest, 'more line')}: export it to read the rest", "dim")))
-            break
-        shown += [line(f"  {part}") for part in wrapped(one[:_LONGEST], width - 2)]
-    return shown
+def body_lines(excerpt: Sequence[str], width: int) -> list[Line]:
+    """Return the beginning of a body, which is safe, in lines that fit."""
+    return [line(f"  {part}") for one in excerpt for part in wrapped(one, width - 2)]
 
 
-def diff_lines(before: str, after: str, width: int) -> list[Line]:
+def difference(before: str, after: str) -> Difference:
     """Return what is different between two bodies, with a few lines around it."""
     first, second = before.split("\n"), after.split("\n")
     start, end = _alike(first, second)
     middle = max(len(first), len(second)) - start - end
     if middle > _COMPARED:
         return [
-            line((f"  - {plural(len(first) - start - end, 'line')}", "bad")),
-            line((f"  + {plural(len(second) - start - end, 'line')}", "ok")),
-            line(("  too many differences to show them one by one", "dim")),
+            (f"- {plural(len(first) - start - end, 'line')}", "bad"),
+            (f"+ {plural(len(second) - start - end, 'line')}", "ok"),
+            ("too many differences to show them one by one", "dim"),
         ]
     begin, rest = max(start - 3, 0), max(end - 3, 0)
     found = list(_differences(first[begin : len(first) - rest], second[begin : len(second) - rest], begin))
-    return [
-        line((f"  {part}", style)) for text, style in found for part in wrapped(clean(text, 20_000), max(width - 2, 1))
-    ]
+    shown: list[Piece] = []
+    room = _DIFFERENT
+    for text, style in found:
+        if room <= 0:
+            return [*shown, (f"… {plural(len(found) - len(shown), 'more line')} of the difference", "dim")]
+        shown.append((clean(text, min(room, 5000)), style))
+        room -= len(text) + 20
+    return shown
+
+
+def diff_lines(found: Difference, width: int) -> list[Line]:
+    """Return a difference in lines that fit."""
+    return [line((f"  {part}", style)) for text, style in found for part in wrapped(text, max(width - 2, 1))]
 
 
 def _differences(first: Sequence[str], second: Sequence[str], skipped: int) -> Iterator[tuple[str, str]]:

@@ -2,7 +2,8 @@
 
 1. Three tables (board.py): the keys go to the one that has the focus, and tab leads on.
 2. What is done (work.py) is done with what is marked, else with the row under the cursor; among the groups
-   with the group. Marks are keys and outlive filters and reconnects.
+   with the group. A table that nobody has moved in has its cursor on no row: then nothing is selected, and it says so.
+   Marks are keys and outlive filters and reconnects.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from relay_tui.table import LiveTable
 from relay_tui.views.dead_letters.board import DeadLetterBoard
 from relay_tui.views.dead_letters.choice import Choice, chosen, group_filter, is_half_typed
 from relay_tui.views.dead_letters.detail import LetterScreen
+from relay_tui.views.dead_letters.work import NOTHING_SELECTED
 
 
 class DeadLetters(DeadLetterBoard):
@@ -24,7 +26,8 @@ class DeadLetters(DeadLetterBoard):
         "What could not be delivered, by reason and target (tab goes there, enter filters by one) and one by one. "
         "A filter is terms that must all hold: reason~timeout to=relay.agent.* from~ada !code=expired age<1h "
         '"some text of the body". What is done is done with what is marked, else with the row under the cursor; among '
-        "the groups, with the group. A replay goes on when the dashboard is closed."
+        "the groups, with the group. The list follows the newest until j picks a row, and again after g. A replay "
+        "goes on when the dashboard is closed."
     )
 
     def on_live_table_chosen(self, event: LiveTable.Chosen) -> None:
@@ -59,6 +62,12 @@ class DeadLetters(DeadLetterBoard):
         self.letters.repaint_changed()
         self.draw_list()
 
+    def settle(self, done: Choice) -> None:
+        """Unmark what was acted on."""
+        self.marks.settle(done, self.listing.text)
+        self.letters.repaint_changed()
+        self.draw_list()
+
     # Keys
 
     @action(
@@ -86,12 +95,13 @@ class DeadLetters(DeadLetterBoard):
 
     @action("mark", "Mark the dead letter, or unmark it", "space", label="mark")
     def mark(self) -> None:
-        """Mark the row under the cursor and go on to the next."""
+        """Mark the row under the cursor and go on to the next; if it is on none, go onto the first."""
         table = self.letters
         if not table.has_focus:
             self.dashboard.desk.set_focus(table)
-        elif table.key is not None:
-            self.follows = False
+        elif table.key is None:
+            table.move(1)
+        else:
             self.marks.toggle(table.key)
             table.repaint_changed()
             table.move(1)
@@ -113,13 +123,16 @@ class DeadLetters(DeadLetterBoard):
         if self.groups.has_focus:
             if (choice := self.choice()) is not None:
                 self.opened(choice.where)
+            else:
+                self.dashboard.tell(NOTHING_SELECTED)
             return
         if (run := self.run_key()) is not None:
             await self.show_run(run)
             return
-        key = self.letters.key
+        key = self.letter_key()
         held = self.listing.rows.get(key)
         if key is None or held is None:
+            self.dashboard.tell(NOTHING_SELECTED)
             return
         title = f"{clean(held.code)} at {clean(held.target)}"
         what = await self.app.push_screen_wait(LetterScreen(key, title, before_edit=self.before_edit))
@@ -137,7 +150,7 @@ class DeadLetters(DeadLetterBoard):
                 await self.purge_choice(one)
             case "copy":
                 self.dashboard.copy(key.partition("/")[0], "the id")
-            case "command":
+            case "copy-command":
                 self.copy_choice(one)
 
     @action("back", "Unmark everything, then clear the filter", "escape")
@@ -146,17 +159,24 @@ class DeadLetters(DeadLetterBoard):
         if self.listing.wants_all:
             self.rides, self.listing.wants_all = None, False
         elif not self.letters.has_focus:
+            if self.table is not None:
+                self.table.follow()
             self.dashboard.desk.set_focus(self.letters)
         elif self.marks:
             self.unmark()
         elif self.wanted.strip():
             self.ask("")
+        elif self.interrupted is not None:
+            self.interrupted = None
+            self.draw()
 
     @action("trace", "Go to the trace of the dead letter", "t", label="trace")
     async def show_trace(self) -> None:
         """Go to the trace."""
         if (key := self.letters.key) is not None:
             await self.dashboard.goto("traces", key.partition("/")[0])
+        else:
+            self.dashboard.tell(NOTHING_SELECTED)
 
     @action("mailbox", "Go to the mailbox that it lies in", "m")
     async def show_mailbox(self) -> None:
@@ -164,6 +184,8 @@ class DeadLetters(DeadLetterBoard):
         key = self.groups.key if self.groups.has_focus else self.letters.key
         if key is not None:
             await self.dashboard.goto("mailboxes", key.partition("/")[2])
+        else:
+            self.dashboard.tell(NOTHING_SELECTED)
 
     @action("copy", "Copy the id of the dead letter or the plan, or the filter of the group", "y")
     def copy(self) -> None:
@@ -172,20 +194,22 @@ class DeadLetters(DeadLetterBoard):
             self.dashboard.copy(choice.where, "the filter")
         elif (run := self.run_key()) is not None:
             self.dashboard.copy(run, "the id of the plan")
-        elif (key := self.letters.key) is not None:
+        elif (key := self.letter_key()) is not None:
             self.dashboard.copy(key.partition("/")[0], "the id")
+        else:
+            self.dashboard.tell(NOTHING_SELECTED)
 
     def move_to_top(self) -> None:
-        """Go to the newest, and follow it."""
-        super().move_to_top()
-        if self.letters.has_focus:
-            self.follows = True
+        """Show the first rows, and follow them."""
+        if self.table is not None:
+            self.table.follow()
+        if self.letters.is_following:
             self.listing.seen()
-            self.draw_list()
+        self.draw_list()
 
     def move_to_bottom(self) -> None:
         """Go to the last row; if not all are held, go on to the end while they come in."""
         super().move_to_bottom()
         if self.letters.has_focus and self.listing.rows.cursor is not None:
-            self.follows, self.rides, self.listing.wants_all = False, self.letters.key, True
+            self.rides, self.listing.wants_all = self.letters.key, True
             self.start(self.listing.more(), doing="asking for more dead letters")

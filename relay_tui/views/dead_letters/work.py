@@ -8,7 +8,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from relay_core.errors import RelayError
@@ -16,19 +17,32 @@ from relay_core.places import socket_path
 from relay_core.replay_plan import PlanHead, Verdict
 from relay_core.results import PublishResult
 from relay_tui.actions import action
-from relay_tui.dialogs import Ask, Confirm, ConfirmByTyping, Reader
+from relay_tui.dialogs import Confirm, ConfirmByTyping, Reader
 from relay_tui.lines import BLANK, line
 from relay_tui.safe import clean
 from relay_tui.view import View
-from relay_tui.views.dead_letters.choice import Choice, Marks
-from relay_tui.views.dead_letters.edit import DifferenceScreen, discard, read_edited, run_editor, write_private
-from relay_tui.views.dead_letters.export import chosen_path, default_path, export_plan
+from relay_tui.views.dead_letters.choice import Choice, Marks, letter_words
+from relay_tui.views.dead_letters.edit import (
+    DifferenceScreen,
+    discard,
+    is_untouched,
+    read_edited,
+    run_editor,
+    write_private,
+)
+from relay_tui.views.dead_letters.export import AskFile, chosen_path, default_path, export_plan
 from relay_tui.views.dead_letters.plan import PlanScreen, item_lines
 from relay_tui.views.dead_letters.runs import UNDER_WAY, run_words, under_way
-from relay_tui.views.dead_letters.text import body_text
+from relay_tui.views.dead_letters.text import body_text, difference
 from relay_tui.words import plural
 
+NOTHING_SELECTED = "nothing is selected: j picks a row"
 _EDITS_KEPT = 100
+_NOT_SENT = "nothing was sent"
+_NOBODY_KNOWS = (
+    "nobody knows whether it was sent: the answer was lost. If the dead letter is gone from this list it was, and the "
+    "copy is among the traces (5); else edit it again"
+)
 
 
 class DeadLetterWork(View):
@@ -54,8 +68,8 @@ class DeadLetterWork(View):
         """Return the replay under the cursor, if that is where it is."""
         raise NotImplementedError
 
-    def unmark(self) -> None:
-        """Unmark everything."""
+    def settle(self, done: Choice) -> None:
+        """Unmark what was acted on."""
         raise NotImplementedError
 
     # Replay
@@ -67,9 +81,9 @@ class DeadLetterWork(View):
 
     async def plan_choice(self, choice: Choice | None) -> None:
         """Plan a replay of what was chosen, and leave the rest to the dialog."""
-        head = await self._freeze(choice)
-        if choice is not None and head is not None and await self.app.push_screen_wait(PlanScreen(choice, head)):
-            self.unmark()
+        frozen = await self._freeze(choice)
+        if frozen is not None and await self.app.push_screen_wait(PlanScreen(*frozen)):
+            self.settle(frozen[0])
 
     # Edit
 
@@ -87,7 +101,7 @@ class DeadLetterWork(View):
     async def edit_letter(self, key: str | None) -> None:
         """Edit a dead letter, and send the copy in its place."""
         if key is None:
-            self.dashboard.tell("no dead letter is under the cursor: tab leads to the list")
+            self.dashboard.tell(NOTHING_SELECTED)
             return
         message_id, _, endpoint = key.partition("/")
         letter = await self.client.dead_letter(message_id, endpoint=endpoint)
@@ -96,34 +110,44 @@ class DeadLetterWork(View):
             return
         before = await asyncio.to_thread(body_text, letter.envelope.payload)
         path = await asyncio.to_thread(write_private, before)
-        is_kept = True
+        group = self.store.state.dead_letters.get(f"{letter.code}/{endpoint}")
+        target = group.endpoint_subject if group is not None else endpoint
+        about = letter_words(letter.code, target, letter.envelope.sender, letter.reason)
+        kept: str | None = _NOT_SENT
         try:
-            is_kept = await self._edit_file(path, key, before)
+            kept = await self._edit_file(path, key, before, about)
+        except OSError as error:
+            self.dashboard.tell(str(error), "error")
         finally:
-            if is_kept:
-                self.dashboard.tell(f"nothing was sent; your text is kept in {path}", "warning")
-            else:
+            if kept is None or is_untouched(path, before):
                 discard(path)
+            else:
+                self.dashboard.tell(f"{kept}; your text is kept in {path}", "warning")
 
-    async def _edit_file(self, path: Path, key: str, before: str) -> bool:
-        """Edit and ask until it is sent or given up; tell whether the file is still worth something."""
+    async def _edit_file(self, path: Path, key: str, before: str, about: str) -> str | None:
+        """Edit and ask until it is sent or given up; tell why the file is still worth something, None if it is not.
+
+        Raises:
+            OSError: if the editor cannot be started, or ends with an error.
+        """
         message_id, _, endpoint = key.partition("/")
         while True:
             await run_editor(self.app, path)
             edited = await asyncio.to_thread(read_edited, path)
             if edited.problem is not None:
                 if not await self._again("That is no payload", [edited.problem]):
-                    return True
+                    return _NOT_SENT
                 continue
             after = await asyncio.to_thread(body_text, edited.payload)
             if after == before:
                 self.dashboard.tell("nothing was changed, so nothing was sent")
-                return False
+                return None
             title = f"Replay {message_id} with this change?"
-            about = "The copy gets an id of its own and takes the dead letter's place once it is stored."
-            answer = await self.app.push_screen_wait(DifferenceScreen(title, about, before, after))
+            how = "The copy gets an id of its own and takes the dead letter's place once it is stored."
+            found = await asyncio.to_thread(difference, before, after)
+            answer = await self.app.push_screen_wait(DifferenceScreen(title, [about, how], found))
             if answer is None:
-                return True
+                return _NOT_SENT
             if answer == "again":
                 continue
             try:
@@ -131,10 +155,12 @@ class DeadLetterWork(View):
                     message_id, edited.payload, endpoint=endpoint, fresh_budget=answer == "send fresh"
                 )
             except RelayError as error:
+                if error.code == "outcome_unknown":
+                    return _NOBODY_KNOWS
                 if not await self._again("The bus did not take it", [clean(str(error))]):
-                    return True
+                    return _NOT_SENT
                 continue
-            return not self._was_sent(result, before)
+            return None if self._was_sent(result, before) else _NOT_SENT
 
     async def _again(self, title: str, about: Sequence[str]) -> bool:
         return await self.app.push_screen_wait(Confirm(f"{title}. Edit again?", about))
@@ -160,27 +186,30 @@ class DeadLetterWork(View):
 
     async def purge_choice(self, choice: Choice | None) -> None:
         """Remove what was chosen, after it was frozen and counted."""
-        head = await self._freeze(choice)
-        if choice is None or head is None or not (count := _there(head)):
+        frozen = await self._freeze(choice)
+        if frozen is None or not (count := _there(frozen[1])):
             return
-        about = [choice.words, "They will be gone for good; W exports them first."]
+        meant, head = frozen
+        gone = "It" if count == 1 else "They"
+        about = [meant.words, f"{gone} will be gone for good; W exports first."]
         title = f"Purge {plural(count, 'dead letter')}"
         if await self.app.push_screen_wait(ConfirmByTyping(title, about, word=str(count))) is None:
             return
-        purged = await self.client.purge_dead_letters(plan_id=head.id)
-        self.unmark()
+        with self._busy(f"purging {plural(count, 'dead letter')} …"):
+            purged = await self.client.purge_dead_letters(plan_id=head.id)
+        self.settle(meant)
         self.dashboard.tell(f"{plural(purged, 'dead letter')} purged")
 
     @action("export", "Export what is marked to a file, as JSON lines", "W", changes=True, label="export")
     async def export(self) -> None:
         """Write dead letters to a file."""
-        choice = self.choice()
-        head = await self._freeze(choice)
-        if choice is None or head is None or not (count := _there(head)):
+        frozen = await self._freeze(self.choice())
+        if frozen is None or not (count := _there(frozen[1])):
             return
+        meant, head = frozen
         title = f"Export {plural(count, 'dead letter')} to which file?"
         answer = await self.app.push_screen_wait(
-            Ask(title, [choice.words, f"In {Path.cwd()}"], initial=default_path(self.store.clock))
+            AskFile(title, [meant.words, f"In {Path.cwd()}"], initial=default_path(self.store.clock))
         )
         if answer is None:
             return
@@ -194,27 +223,35 @@ class DeadLetterWork(View):
             self._say_busy(f"exporting {done:,} of {count:,}")
 
         try:
-            done = await export_plan(self.client, head.id, path, told)
-        finally:
-            self._say_busy(None)
-        self.dashboard.tell(f"{plural(done, 'dead letter')} exported to {path}")
+            with self._busy(f"exporting {plural(count, 'dead letter')} …"):
+                done = await export_plan(self.client, head.id, path, told)
+        except OSError as error:
+            self.dashboard.tell(f"nothing was exported: {error}", "error")
+        else:
+            self.dashboard.tell(f"{plural(done, 'dead letter')} exported to {path}")
 
-    async def _freeze(self, choice: Choice | None) -> PlanHead | None:
+    async def _freeze(self, choice: Choice | None) -> tuple[Choice, PlanHead] | None:
         """Freeze what was chosen; None if that is nothing, or if something is under way: keys may be pressed twice."""
         if self.busy_with is not None:
             self.dashboard.tell(f"wait a moment: {self.busy_with}")
             return None
         if choice is None:
-            self.dashboard.tell("no dead letter is chosen")
+            self.dashboard.tell(NOTHING_SELECTED)
             return None
-        self._say_busy(f"judging {choice.words}")
-        try:
-            head = await choice.freeze(self.client, self.store.now_ms())
-        finally:
-            self._say_busy(None)
+        with self._busy(f"judging {choice.words}"):
+            choice = await choice.told(self.client, self.store.now_ms())
+            head = await choice.freeze(self.client)
         if not _there(head):
             self.dashboard.tell("it is gone already: replayed or purged meanwhile")
-        return head
+        return choice, head
+
+    @contextmanager
+    def _busy(self, what: str) -> Iterator[None]:
+        self._say_busy(what)
+        try:
+            yield
+        finally:
+            self._say_busy(None)
 
     def _say_busy(self, what: str | None) -> None:
         self.busy_with = what
@@ -266,6 +303,8 @@ class DeadLetterWork(View):
         """Copy as a command."""
         if (choice := self.choice()) is not None:
             self.copy_choice(choice)
+        else:
+            self.dashboard.tell(NOTHING_SELECTED)
 
     def copy_choice(self, choice: Choice) -> None:
         """Copy the command line that replays what was chosen."""

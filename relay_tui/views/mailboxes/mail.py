@@ -12,14 +12,13 @@ from rich.cells import chop_cells
 from relay_core.clock import parse_iso
 from relay_core.envelope import Envelope
 from relay_tui.lines import BLANK, Line, line
-from relay_tui.safe import clean, clean_lines, pretty_json
+from relay_tui.safe import clean
 from relay_tui.table import Column, Row
+from relay_tui.views.excerpt import excerpt
 from relay_tui.words import about, ahead, date_time, plural
 
 PEEKED = 50
 """Messages that are looked at, oldest first."""
-_BODY_LINES = 2000
-_BODY_LINE = 20_000
 _PREVIEW = 200
 
 COLUMNS = (
@@ -103,8 +102,8 @@ def message_lines(message: Envelope, now_ms: int, body: Sequence[str]) -> Iterat
 
 
 def body_lines(message: Envelope, width: int) -> list[str]:
-    """Return a body as lines of JSON that fit into a width."""
+    """Return the beginning of a body as lines of JSON that fit into a width."""
     found: list[str] = []
-    for text in clean_lines(pretty_json(message.payload), _BODY_LINES, _BODY_LINE):
+    for text in excerpt(message.payload):
         found += chop_cells(text, max(width - 2, 8)) if len(text) > width - 2 or not text.isascii() else [text]
     return found

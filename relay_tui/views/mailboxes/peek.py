@@ -7,7 +7,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+import asyncio
+from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
 
 from textual import events
@@ -112,8 +113,9 @@ class Peek(Vertical):
             found = await store.client.inbox(subject, PEEKED)
         finally:
             self._asking = False
+        mail = await asyncio.to_thread(_seen, found)  # 50 bodies of a mebibyte each
         if key == self.key:
-            self._mail, self._answered = {one.id: seen(one) for one in found}, True
+            self._mail, self._answered = mail, True
             self._show(store)
 
     def _show(self, store: Store) -> None:
@@ -134,6 +136,10 @@ class Peek(Vertical):
             shown.scroll_to_line(0)
         title = _message_title(focused=shown.has_focus)
         shown.show([title, *message_lines(message, store.now_ms(), self._body)])
+
+
+def _seen(found: Sequence[Envelope]) -> dict[str, Mail]:
+    return {one.id: seen(one) for one in found}
 
 
 def _message_title(*, focused: bool) -> Line:

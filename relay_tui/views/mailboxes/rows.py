@@ -9,7 +9,7 @@ from relay_core.live_state import LiveMailbox, LiveSender
 from relay_tui.safe import clean
 from relay_tui.store import Store
 from relay_tui.table import Column, Row
-from relay_tui.views.overview.parts import state_of, trend_of, usage_of
+from relay_tui.views.overview.parts import share_of, state_of, trend_of, usage_of
 from relay_tui.words import about, ahead, bar, number
 
 _BAR = 10
@@ -41,7 +41,7 @@ SENDER_COLUMNS = (
 
 SORTS: dict[str, Callable[[LiveMailbox], float] | None] = {
     # In steps, so that rows of about the same pressure do not change places all the time.
-    "pressure": lambda box: -2 if box.degraded else -ceil(box.pressure * 100) / 100 if box.pressure else not box.depth,
+    "pressure": lambda box: -100 if box.degraded else -ceil(share_of(box.pressure) * 100) / 100 or not box.depth,
     "depth": lambda box: -box.depth,
     "oldest": lambda box: box.oldest_at if box.oldest_at is not None else _NEVER,
     "name": None,
@@ -67,7 +67,7 @@ def box_row(store: Store, key: str) -> Row:
         (
             clean(box.subject),
             (state, style),
-            (f"{bar(box.pressure, _BAR)} {box.pressure:4.0%}", style),
+            (f"{bar(box.pressure, _BAR)} {share_of(box.pressure):4.0%}", style),
             number(box.depth),
             trend_of(change),
             about((now - box.oldest_at) / 1000) if box.oldest_at is not None else "–",
@@ -93,7 +93,7 @@ def sender_row(store: Store, name: str) -> Row:
         (
             clean(name),
             (state, style),
-            (f"{bar(share, _BAR)} {share:4.0%}", style),
+            (f"{bar(share, _BAR)} {share_of(share):4.0%}", style),
             number(sender.count),
             number(sender.limit),
             f"{sender.window_secs}s",

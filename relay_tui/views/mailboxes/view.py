@@ -80,7 +80,7 @@ class Mailboxes(View):
     def table(self) -> LiveTable | None:
         """The table that keys move in."""
         focused = self.dashboard.focused
-        if isinstance(focused, LiveTable) and focused.display:
+        if isinstance(focused, LiveTable) and focused.display and self in focused.ancestors:
             return focused
         return self._peek.query_one(LiveTable) if self._peek.key is not None else self._box_table
 
@@ -93,7 +93,9 @@ class Mailboxes(View):
         now = self.store.clock.monotonic()
         boxes = self._boxes.rows(state.mailboxes, SORTS[self._sort], self._part, now)
         empty = (
-            f"no mailbox has {clean(self._part)!r} in its subject" if self._part else "no endpoint is registered yet"
+            f"no mailbox has {clean(self._part)!r} in its subject: esc shows all"
+            if self._part
+            else "no endpoint is registered yet: N registers one"
         )
         self._box_table.set_rows(boxes, empty=empty)
         shown = (state.at // 1000, self._part, len(state.senders))

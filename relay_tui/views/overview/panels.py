@@ -18,7 +18,7 @@ from relay_core.metrics import Percentiles
 from relay_tui.lines import Line, Piece, fit
 from relay_tui.store import Store
 from relay_tui.views.overview.board import Entry
-from relay_tui.views.overview.parts import Room, Said, listed, name_fit, state_of, trend_of, usage_of
+from relay_tui.views.overview.parts import Room, Said, listed, name_fit, share_of, state_of, trend_of, usage_of
 from relay_tui.words import ahead, bar, lasting, number, spark
 
 _MANY = 500
@@ -81,7 +81,7 @@ def mailboxes(store: Store, room: Room) -> Said:
     boxes = store.state.mailboxes
     warning_at = store.warning_at
     # Mail that waits counts a little where mailboxes have no limit. (In one line: there may be ten thousand.)
-    scores = [2.0 if box.degraded else box.pressure or (box.depth and _LITTLE) for box in boxes.values()]
+    scores = [100.0 if box.degraded else share_of(box.pressure) or (box.depth and _LITTLE) for box in boxes.values()]
     entries = listed(
         _worst(boxes, scores, room.height),
         len(boxes),
@@ -121,7 +121,7 @@ def _mailbox_line(store: Store, key: str, box: LiveMailbox, width: int, warning_
         (name_fit(box.subject, name), ""),
         (" ", ""),
         (bar(box.pressure, bar_width), style),
-        (f"{box.pressure:5.0%}", "") if wide else ("", ""),
+        (f"{share_of(box.pressure):5.0%}", "") if wide else ("", ""),
         (fit(number(box.depth), 6, right=True), "strong"),
         (" ", ""),
         trend_of(change),
@@ -163,11 +163,11 @@ def _sender_line(name: str, sender: LiveSender, now: int, width: int) -> Line:
     used = f"{number(sender.count)}/{number(sender.limit)}"
     resets = ahead(sender.resets_at, now) if sender.resets_at - now >= 1000 else "now"
     return (
-        (name_fit(name, width - bar_width - (27 if wide else 19)), ""),
+        (name_fit(name, width - bar_width - (27 if wide else 20)), ""),
         (" ", ""),
         (bar(sender.count / max(sender.limit, 1), bar_width), style),
         (fit(used, 10, right=True), "strong"),
         (" ", ""),
         (state[0], style),
-        (fit(f"resets {resets}" if wide else resets, 14 if wide else 6, right=True), "dim"),
+        (fit(f"resets {resets}" if wide else resets, 14 if wide else 7, right=True), "dim"),
     )

@@ -17,6 +17,9 @@ NEAR_LIMIT = 0.8
 """The share of its limit from which a sender is said to be near it."""
 
 
+_MOST = 99.99
+
+
 class Said(NamedTuple):
     """What a panel says: at the right of its title, and below."""
 
@@ -42,6 +45,11 @@ def name_fit(name: str, width: int) -> str:
         return fit(text, width)
     end = text[1 - width :]
     return f"…{end[end.find('.') + 1 :] or end}".ljust(width)
+
+
+def share_of(value: float) -> float:
+    """Return a share that can be counted with and written in five columns, whatever the bus says."""
+    return min(max(value, 0.0), _MOST)
 
 
 def state_of(box: LiveMailbox, warning_at: float) -> Piece:

@@ -9,6 +9,7 @@ from relay_core.subjects import is_pattern
 from relay_tui.lines import Line, Piece, fit
 from relay_tui.safe import clean
 from relay_tui.store import Store
+from relay_tui.views.adapters.detail import rank, state_of
 from relay_tui.views.overview.board import Entry
 from relay_tui.views.overview.parts import Room, Said, listed, name_fit
 from relay_tui.words import about, ahead, clock_time, number, plural
@@ -95,21 +96,11 @@ def dead_letters(store: Store, room: Room) -> Said:
     return Said(note, entries, max(len(order), 1))
 
 
-_ADAPTER_STATES = {
-    "starting": ("◌ starting", "warn"),
-    "connected": ("● connected", "ok"),
-    "disconnected": ("○ disconnected", "warn"),
-    "error": ("✗ error", "bad"),
-    "stopping": ("◌ stopping", "warn"),
-}
-_RANKS = {"bad": 0, "warn": 1, "ok": 2, "dim": 3}
-
-
 def adapters(store: Store, room: Room) -> Said:
     """Say how the ways to and from the bus are doing, those in trouble first."""
     found = store.state.adapters
-    states = {key: _adapter_state(one) for key, one in found.items()}
-    order = sorted(found, key=lambda key: (_RANKS[states[key][1]], key))
+    states = {key: state_of(one) for key, one in found.items()}
+    order = sorted(found, key=lambda key: (rank(found[key]), key))
     entries = listed(
         order,
         len(order),
@@ -126,14 +117,6 @@ def adapters(store: Store, room: Room) -> Said:
     return Said(note, entries, max(len(found), 1))
 
 
-def _adapter_state(one: ConfiguredAdapter) -> Piece:
-    if one.problem:
-        return "✗ problem", "bad"
-    if not one.enabled:
-        return "○ disabled", "dim"
-    return _ADAPTER_STATES[one.state.state] if one.state is not None else ("○ stopped", "warn")
-
-
 def _adapter_line(one: ConfiguredAdapter, state: Piece, width: int) -> Line:
     wide = width >= 50
     counts = ""
@@ -141,7 +124,7 @@ def _adapter_line(one: ConfiguredAdapter, state: Piece, width: int) -> Line:
     if one.state is not None:
         counts = f"{number(one.state.delivered)} ok {number(one.state.failed)} {'failed' if wide else '✗'}"
         why = why or (one.state.last_error if state[1] == "ok" else one.state.detail)
-    word, name = (14, 14) if wide else (12, 11)
+    word, name = 14, 14 if wide else 10
     rest = f"{counts}  {clean(why)}".strip() if why else counts
     return (
         (fit(state[0], word), state[1]),

@@ -10,6 +10,7 @@ from relay_core.live_state import LiveMailbox, LiveState
 from relay_core.subjects import is_pattern, is_subject, matches_pattern
 from relay_tui.lines import Line, line
 from relay_tui.safe import clean
+from relay_tui.views.overview.parts import share_of
 from relay_tui.words import plural
 
 _NAMED = 4
@@ -58,7 +59,7 @@ def receivers(subject: str, state: LiveState) -> Line:
 def _one(hash: str, mailbox: LiveMailbox, state: LiveState) -> Line:
     breaker = state.breakers.get(hash)
     is_shut = breaker is not None and breaker.state == "OPEN"
-    waiting = f"{plural(mailbox.depth, 'message')} waiting, {mailbox.pressure:.0%} full"
+    waiting = f"{plural(mailbox.depth, 'message')} waiting, {share_of(mailbox.pressure):.0%} full"
     return line(
         ("  ● ", "ok"),
         f"{waiting}, {plural(mailbox.consumers, 'consumer')}",

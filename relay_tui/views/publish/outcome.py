@@ -18,6 +18,7 @@ from relay_core.live_state import LiveState
 from relay_core.results import PublishResult, Reason
 from relay_tui.lines import Line, line
 from relay_tui.safe import clean
+from relay_tui.views.overview.parts import share_of
 from relay_tui.views.publish.draft import Draft
 from relay_tui.views.traces.words import DEAD, OPEN, status_piece
 from relay_tui.words import ahead, lasting, plural
@@ -114,7 +115,7 @@ def _explain_span(span: Span, outcome: Outcome, state: LiveState, now_ms: float)
         (f"  {word}", style),
         f"  {name}",
         (took, ""),
-        (f"  mailbox {pressure:.0%} full" if pressure is not None else "", _pressure_style(pressure)),
+        (f"  mailbox {share_of(pressure):.0%} full" if pressure is not None else "", _pressure_style(pressure)),
     )
     if span.code or span.reason:
         yield line((f"      {clean(span.code or '')}: ", style), clean(span.reason or ""))
@@ -141,7 +142,9 @@ def _advice_text(code: str, target: str, draft: Draft, state: LiveState, now_ms:
     if code == Reason.BACKPRESSURE:
         mailbox = state.mailboxes.get(target)
         waiting = (
-            f"{plural(mailbox.depth, 'message')} wait there, it is {mailbox.pressure:.0%} full" if mailbox else "full"
+            f"{plural(mailbox.depth, 'message')} wait there, it is {share_of(mailbox.pressure):.0%} full"
+            if mailbox
+            else "full"
         )
         return f"{waiting}: it takes more as soon as somebody reads (3)"
     if code == Reason.CIRCUIT_OPEN:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Container, Horizontal
+from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from relay_core.clock import iso
@@ -54,8 +55,8 @@ _LABELS = {
     "ttl": "TTL",
 }
 _HINTS = {
-    "subject": "relay.agent.backend",
-    "sender": "relay.human.operator",
+    "subject": "e.g. relay.agent.backend",
+    "sender": "e.g. relay.human.operator",
     "reply_to": "nobody",
     "max_hops": "the bus's",
     "calls": "the bus's",
@@ -195,7 +196,7 @@ class Publish(View):
         """Show who would get it, what the body is, and what became of the last one."""
         if not self.is_mounted:
             return
-        self.query_one("#publish-parts").set_class(self.size.width >= _WIDE, "-wide")
+        self.query_one("#publish-parts").set_class(self.room.width >= _WIDE, "-wide")
         subject = self.query_one("#publish-subject", Input).value.strip()
         self.query_one("#publish-known", Lines).show([receivers(subject, self.store.state)])
         self.query_one("#publish-check", Lines).show([self._check_line()])
@@ -328,10 +329,10 @@ class Publish(View):
 
     # Keys
 
-    def on_show(self) -> None:
-        """Begin where the operator was, with the subject at first."""
-        self.dashboard.desk.set_focus(self.query_one(f"#publish-{self._last_field}"))
-        self.draw()
+    @property
+    def first_focus(self) -> Widget | None:
+        """The field that the operator was in, with the subject at first."""
+        return self.query_one(f"#publish-{self._last_field}", Widget)
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
         """Remember which field is worked in."""

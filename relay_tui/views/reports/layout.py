@@ -26,6 +26,7 @@ _WIDEST = 36
 _BAR = 24
 _BAR_LEAST = 8
 _NEVER = 1 << 30
+_MOST_MS = 10**14
 
 
 def freshness(report: Report, now_ms: int) -> Piece:
@@ -34,7 +35,7 @@ def freshness(report: Report, now_ms: int) -> Piece:
     try:
         age = now - datetime.fromisoformat(report.date).replace(tzinfo=UTC) - timedelta(days=1)
     except ValueError:  # a day that no calendar has
-        age = timedelta(milliseconds=now_ms - report.made_at)
+        age = timedelta(milliseconds=min(max(now_ms - report.made_at, 0), _MOST_MS))
     if age < _FRESH:
         return ("✓ fresh", "ok")
     return (f"▲ {plural(age.days, 'day')} old", "warn")

@@ -21,9 +21,10 @@ from relay_core.protocol import Report
 from relay_tui.actions import action
 from relay_tui.dialogs import Reader
 from relay_tui.lines import Line, Lines, Piece, line
-from relay_tui.safe import clean, clean_lines, pretty_json
+from relay_tui.safe import clean, pretty_json
 from relay_tui.table import Column, LiveTable, Row
 from relay_tui.view import View
+from relay_tui.views.excerpt import excerpt
 from relay_tui.views.facts import fact
 from relay_tui.views.jobs import run_now
 from relay_tui.views.reports.layout import cells_of, columns_of, freshness, job_lines
@@ -34,7 +35,6 @@ REPORT_JOB = "metrics"
 """The job that has Spark make the report, as config.json names it."""
 
 _ASK_SECS = 5.0
-_WHOLE_LINES = 2000
 _LIST = (
     Column("DAY", 11),
     Column("FRESHNESS", 16),
@@ -79,7 +79,7 @@ class Reports(View):
         """Lay out what is known of the job, the list (or the sections), and the rows."""
         yield Lines(id="report-about")
         with Horizontal():
-            yield LiveTable(_LIST, empty="no report yet: N makes one", id="report-left")
+            yield LiveTable(_LIST, id="report-left")
             yield LiveTable([Column("")], empty="nothing in this section", id="report-rows")
 
     @property
@@ -106,15 +106,18 @@ class Reports(View):
             self.start(self._ask(), doing="asking for the reports")
         self._draw_about()
         if self._date is None:
-            self._left.set_rows([self._row(report) for report in self._reports])
+            self._left.set_rows([self._row(report) for report in self._reports], empty=self._empty())
         else:
             self._draw_section()
 
+    @property
+    def first_focus(self) -> LiveTable:
+        """The part that was left."""
+        return self._rows if self._came_from_rows else self._left
+
     def on_show(self) -> None:
-        """Go on where it was left."""
+        """Ask again for what is not in the picture."""
         self._asked_at = float("-inf")
-        if self._came_from_rows:
-            self._rows.focus()
         self._came_from_rows = False
 
     def on_live_table_moved(self, event: LiveTable.Moved) -> None:
@@ -155,11 +158,22 @@ class Reports(View):
         )
         return Row(report.date, (clean(report.date), *cells, size(report.bytes)))
 
+    def _empty(self) -> str:
+        """Return what stands in the place of reports."""
+        job = self.store.state.jobs.get(REPORT_JOB)
+        if job is None:
+            return "no report yet"
+        if job.running:
+            return "no report yet: one is being made"
+        if job.problem is not None:
+            return "no report yet, and none can be made: see above"
+        return "no report yet" if self.dashboard.read_only else "no report yet: N makes one"
+
     def _about(self) -> Iterator[Line]:
         now = self.store.now_ms()
         job = self.store.state.jobs.get(REPORT_JOB)
         if job is not None and (self._date is None or job.running):
-            yield from job_lines(job, now, self.size.width)
+            yield from job_lines(job, now, self.room.width)
         if self._trouble is not None:
             yield line((f" ✗ {clean(self._trouble)}", "bad"))
         if self._date is None:
@@ -211,7 +225,7 @@ class Reports(View):
         sections = await asyncio.to_thread(read_sections, content.report)  # up to 3 MB
         self._date, self._sections, self._shown = content.date, sections, ()
         self.add_class("-open")
-        self._left.styles.width = 30 if self.size.width >= 100 else 20
+        self._left.styles.width = 30 if self.room.width >= 100 else 20
         self._left.set_columns(_SECTIONS)
         self._left.set_rows(
             [Row(str(at), (one.title, f"{len(one.rows):,}")) for at, one in enumerate(sections)], empty="it is empty"
@@ -257,7 +271,7 @@ class Reports(View):
         """Show a row as it came, with what its cells have no room for."""
         if (chosen := self._chosen_row()) is not None:
             section, at = chosen
-            lines = [line(text) for text in clean_lines(_json(section.sources[at]), _WHOLE_LINES)]
+            lines = [line(text) for text in excerpt(section.sources[at])]
             self.app.push_screen(Reader(f"{section.title}, row {at + 1:,}", lines))
 
     @action("chart", "Draw another column as bars", "c", label="bars")
@@ -278,25 +292,27 @@ class Reports(View):
 
     @action("run-report", "Make the nightly report now", "N", changes=True, label="run now")
     async def run(self) -> None:
-        """Run the job, and show what it has made."""
+        """Run the job; what it has made is shown once it has ended."""
         job = self.store.state.jobs.get(REPORT_JOB) or next(
             (one for one in await self.client.jobs() if one.name == REPORT_JOB), None
         )
         if job is None:
             self.dashboard.tell("this supervisor makes no reports", "warning")
             return
-        ended = await run_now(self, job)
-        if ended is not None:
-            await self._ask()
-            if self._date is not None and any(report.date == self._date for report in self._reports):
-                await self._open(self._date)
+        await run_now(self, job, self._renew)
+
+    async def _renew(self) -> None:
+        """Show what a run has made."""
+        await self._ask()
+        if self._date is not None and any(report.date == self._date for report in self._reports):
+            await self._open(self._date)
 
     @action("copy", "Copy the row as JSON, or the report's day", "y", label="copy")
-    def copy_row(self) -> None:
+    async def copy_row(self) -> None:
         """Copy what the cursor is on."""
         if (chosen := self._chosen_row()) is not None:
             section, at = chosen
-            self.dashboard.copy(_json(section.sources[at]), "the row")
+            self.dashboard.copy(await asyncio.to_thread(_json, section.sources[at]), "the row")
         elif self._left.key is not None and self._date is None:
             self.dashboard.copy(self._left.key, "the day")
 

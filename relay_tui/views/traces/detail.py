@@ -12,6 +12,7 @@ from relay_tui.views.traces.words import MEANINGS, OPEN, status_piece
 from relay_tui.words import clock_time, lasting, plural, size
 
 _LABEL = 10
+_MOST_MS = 1e15
 
 
 def span_lines(span: Span, waterfall: Waterfall, now_ms: float) -> Iterator[Line]:
@@ -60,14 +61,18 @@ def _times(span: Span, now_ms: float) -> Iterator[str | Piece]:
             before = at
     if span.handled_at is not None:
         yield ("  in all ", "dim")
-        yield lasting((span.handled_at - span.sent_at) / 1000)
+        yield _lasting(span.handled_at - span.sent_at)
     elif span.status in OPEN:
         yield ("  for ", "dim")
-        yield lasting((now_ms - span.sent_at) / 1000)
+        yield _lasting(now_ms - span.sent_at)
 
 
 def _delta(ms: float) -> str:
-    return f"+{lasting(ms / 1000)}" if ms >= 0 else f"−{lasting(-ms / 1000)} (a clock was wrong)"
+    return f"+{_lasting(ms)}" if ms >= 0 else f"−{_lasting(-ms)} (a clock was wrong)"
+
+
+def _lasting(ms: float) -> str:
+    return lasting(min(ms, _MOST_MS) / 1000)
 
 
 def _budget(span: Span, now_ms: float) -> Iterator[str | Piece]:
@@ -82,7 +87,7 @@ def _budget(span: Span, now_ms: float) -> Iterator[str | Piece]:
 
 
 def _left(ms: float) -> str:
-    return lasting(ms / 1000) if ms > 0 else "expired"
+    return _lasting(ms) if ms > 0 else "expired"
 
 
 def _family(span: Span, waterfall: Waterfall) -> Iterator[str | Piece]:

@@ -13,7 +13,7 @@ from textual.app import ComposeResult
 from textual.widget import Widget
 
 from relay_core.delivery import Span
-from relay_tui.lines import Line, Lines, Piece, line
+from relay_tui.lines import Line, Lines, Piece, line, width_of
 from relay_tui.safe import clean
 from relay_tui.table import LiveTable
 from relay_tui.views.traces.detail import span_lines
@@ -122,10 +122,11 @@ class TracePane(Widget):
         took = lasting((waterfall.end(self._now_ms) - waterfall.begin) / 1000)
         is_cut = len(self.trace.spans) >= MOST_SPANS
         cut: Piece = (f"  ▲ only the first {MOST_SPANS:,}", "warn") if is_cut else ("", "")
-        return line(
+        told = line(
             (f" {clean(self.trace.root or self.trace.message_id)}", "title"),
             ("  what followed from it: " if self.trace.root else "  its conversation: ", "dim"),
             f"{plural(len(waterfall.nodes), 'span')} of {plural(messages, 'message')} in {took}",
             cut,
-            ("  ░ waiting █ handling", "dim"),
         )
+        legend: Piece = ("  ░ waiting █ handling", "dim")
+        return (*told, legend) if width_of([*told, legend]) <= self.app.size.width else told

@@ -1,7 +1,7 @@
 """Traces: messages as they come, a search among them, and the whole conversation of one as a waterfall.
 
-1. The list follows what is new until the operator moves in it; then it stands still and says how much is newer. `g`
-   follows again.
+1. The list follows what is new, with its cursor on no row, until the operator moves in it; then it stands still and
+   says how much is newer. `g` follows again.
 2. A message opens as the waterfall of its conversation (waterfall.py); the span under the cursor is told in full
    below it. Enter goes into what followed from a message, or to the message that it is an edited copy of; escape
    comes back, step by step.
@@ -37,6 +37,7 @@ _AGAIN_SECS = 1.5
 _SHARE = 30.0
 """How many times longer than an answer took is waited before the next question."""
 _OPEN = "-open"
+_NOTHING_SELECTED = "nothing is selected: j picks a row"
 
 
 class Traces(View):
@@ -45,7 +46,8 @@ class Traces(View):
     NAME = "traces"
     HELP = (
         "What became of every message. Search (/): an id or its beginning, subject= subject~ from= from~ status= "
-        "since=10m. A message opens as its conversation: ░ is waiting, █ is handling, on one axis of time."
+        "since=10m. A message opens as its conversation: ░ is waiting, █ is handling, on one axis of time. "
+        "The list follows the newest until j picks a row, and again after g."
     )
 
     DEFAULT_CSS = """
@@ -60,7 +62,6 @@ class Traces(View):
         self._list = TraceList(TraceQuery())
         self._text = ""
         """The search as it was typed."""
-        self._following = True
         self._wanted = 0
         """Counts what was asked to be opened, so that a late answer opens nothing."""
         self._asking: set[str] = set()
@@ -70,7 +71,7 @@ class Traces(View):
     def compose(self) -> ComposeResult:
         """Lay out the list, and the conversation that takes its place."""
         yield Lines(id="trace-note")
-        yield LiveTable(COLUMNS, id="trace-messages")
+        yield LiveTable(COLUMNS, id="trace-messages", follows=True)
         yield TracePane("trace-pane")
 
     # Showing
@@ -84,28 +85,26 @@ class Traces(View):
         return self.query_one(TracePane)
 
     @property
-    def _table(self) -> LiveTable:
+    def table(self) -> LiveTable:
         """The table that keys move in: the one that is shown."""
         return self._messages if self._pane.trace is None else self._pane.table
 
-    def on_show(self) -> None:
-        """Give the keys to the table that is shown."""
-        self._take_focus()
-        self.draw()
-
     def _take_focus(self) -> None:
         if self.dashboard.view is self and not self.dashboard.desk.query_one(Prompt).is_open:
-            self.dashboard.desk.set_focus(self._table)
+            self.dashboard.desk.set_focus(self.table)
 
     def draw(self) -> None:
         """Show what is known, and ask for what is new."""
-        if not self._table.has_focus and isinstance(self.dashboard.desk.focused, LiveTable):
-            self._take_focus()  # the frame gives the keys to a screen's first table
         note = self._pane.note()
         if self._pane.trace is None:
-            empty = "nothing found: esc clears the search" if self._text else "no message has been sent yet"
+            empty = (
+                "nothing found: esc clears the search"
+                if self._text
+                else "no message has been sent yet: publish one with 7"
+            )
             self._messages.set_rows(self._list, empty=empty if self._list.is_begun else "looking…")
-            note = self._list.note(following=self._following, looking="more" in self._asking, search=self._text)
+            following = self._messages.is_following
+            note = self._list.note(following=following, looking="more" in self._asking, search=self._text)
         else:
             self._pane.draw()
         if self._problem is not None:
@@ -115,12 +114,9 @@ class Traces(View):
             self._ask("new", self._refresh())
 
     def on_live_table_moved(self) -> None:
-        """Follow no more once the operator has moved in the list."""
-        if self._moved_away():
-            self._following = False
-
-    def _moved_away(self) -> bool:
-        return bool(len(self._list)) and self._messages.key not in (None, self._list[0].key)
+        """Say whether what is new is still followed."""
+        if not self.dashboard.paused:
+            self.draw()
 
     # Asking
 
@@ -156,13 +152,10 @@ class Traces(View):
         page = await self._page(found, None)
         if found is not self._list:
             return
-        if self._moved_away():
-            self._following = False
-        if self._following:
+        if self._messages.is_following or not found.is_begun:
             is_first = not found.is_begun
             found.follow(page)
             self._messages.set_rows(found)
-            self._messages.go_to(0)
             if is_first and not page.complete:
                 self._ask("more", self._more(found))
         else:
@@ -190,11 +183,12 @@ class Traces(View):
 
     def move_to_top(self) -> None:
         """Go to the first row; in the list, follow what is new again."""
-        super().move_to_top()
-        if self._pane.trace is None:
-            self._following = True
-            self._due = 0.0
-            self.draw()
+        if self._pane.trace is not None:
+            super().move_to_top()
+            return
+        self._messages.follow()
+        self._due = 0.0
+        self.draw()
 
     # Going in and out
 
@@ -231,7 +225,7 @@ class Traces(View):
     @property
     def _message_id(self) -> str | None:
         """The message under the cursor."""
-        key = self._table.key
+        key = self.table.key
         return key.partition("/")[0] if key is not None else None
 
     @action(
@@ -241,6 +235,7 @@ class Traces(View):
         """Open what is under the cursor."""
         trace, span, message_id = self._pane.trace, self._pane.span, self._message_id
         if message_id is None:
+            self.dashboard.tell(_NOTHING_SELECTED)
             return
         if trace is None:
             self._open_message(message_id)
@@ -284,7 +279,8 @@ class Traces(View):
             return
         self._text = " ".join(text.split())
         self._list = TraceList(query)
-        self._following, self._problem, self._due = True, None, 0.0
+        self._messages.follow()
+        self._problem, self._due = None, 0.0
         self._asking.discard("new")  # what is being asked is about another search
         self.draw()
 
@@ -293,6 +289,7 @@ class Traces(View):
         """Go to the parent."""
         trace, message_id = self._pane.trace, self._message_id
         if message_id is None:
+            self.dashboard.tell(_NOTHING_SELECTED)
             return
         row = self._list.get(message_id) if trace is None else self._pane.span
         parent = row.parent_id if row is not None else None
@@ -313,6 +310,7 @@ class Traces(View):
         """Go to the dead letter of the message under the cursor."""
         message_id = self._message_id
         if message_id is None:
+            self.dashboard.tell(_NOTHING_SELECTED)
             return
         row = self._list.get(message_id) if self._pane.trace is None else self._pane.span
         if row is not None and row.status in DEAD:
@@ -325,9 +323,13 @@ class Traces(View):
         """Copy the id."""
         if self._message_id is not None:
             self.dashboard.copy(self._message_id, "the message's id")
+        else:
+            self.dashboard.tell(_NOTHING_SELECTED)
 
     @action("copy-command", "Copy as a command: relay trace ID", "Y")
     def copy_command(self) -> None:
         """Copy what shows the same in a shell."""
         if self._message_id is not None:
             self.dashboard.copy(f"relay trace {quote(self._message_id)}", "the command")
+        else:
+            self.dashboard.tell(_NOTHING_SELECTED)

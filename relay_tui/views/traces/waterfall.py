@@ -24,6 +24,8 @@ from relay_tui.views.traces.words import OPEN
 
 WAITING, HANDLING, AT_ONCE, UNDER_WAY = "░", "█", "▪", "›"
 _FAR_MS = 3 * 86_400_000.0
+_LAST_MS = 1e15
+"""Times beyond are no times, and counting with them would overflow."""
 
 
 class Node(NamedTuple):
@@ -50,11 +52,14 @@ class Times(NamedTuple):
     @classmethod
     def of(cls, span: Span) -> Times:
         """Return a span's times, put in order."""
-        sent = span.sent_at
-        taken = max(span.claimed_at, sent) if span.claimed_at is not None else None
-        end = span.handled_at
+        sent, stored, claimed, end = (
+            min(max(at, -_LAST_MS), _LAST_MS) if at is not None else None
+            for at in (span.sent_at, span.stored_at, span.claimed_at, span.handled_at)
+        )
+        assert sent is not None
+        taken = max(claimed, sent) if claimed is not None else None
         if end is None and span.status not in OPEN:
-            end = next((at for at in (span.claimed_at, span.stored_at) if at is not None), sent)
+            end = next((at for at in (claimed, stored) if at is not None), sent)
         return cls(sent, taken, max(end, taken or sent) if end is not None else None)
 
 

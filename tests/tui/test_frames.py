@@ -1,0 +1,97 @@
+"""Every screen as it looks, at both sizes and in three looks; see frames.py for how the pictures are kept."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from pathlib import Path
+
+import pytest
+from textual.strip import Strip
+
+from tests.tui.desk import Desk, a_dashboard
+from tests.tui.frames import are_written, check_frame, frame_of, keep_frame
+from tests.tui.scene import a_scene
+
+SIZES = [(80, 24), (120, 36)]
+LOOKS = ["dark", "light", "no-color"]
+_STILL_SECS = 5.0
+
+WALK = [
+    ("overview", ["1"], "² Breakers"),
+    ("help", ["question_mark"], "Help: "),
+    ("breakers", ["escape", "2"], "it is being mended"),
+    ("mailboxes", ["3"], "relay.agent.full"),
+    ("mailbox", ["enter"], "budget +hop"),
+    ("adapters", ["escape", "4"], "problem"),
+    ("traces", ["5"], "relay.out.letter"),
+    ("trace", ["G", "enter"], "its conversation"),
+    ("dead-letters", ["escape", "6"], "5 match"),
+    ("dead-letter", ["j", "enter"], "Why it failed"),
+    ("plan", ["escape", "a", "P"], "Replay . of 5"),
+    ("publish", ["escape", "7"], "ctrl\\+s sends it"),
+    ("reports", ["escape", "R"], "2036-11-12"),
+    ("report", ["enter", "j"], "relay.agent.builder"),
+    ("jobs", ["escape", "J"], "expire"),
+]
+
+
+@pytest.fixture(autouse=True)
+def own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the operator's own files and wishes out of it."""
+    for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+    for name in ("RELAY_KEYS", "NO_COLOR", "COLORTERM"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+async def test_every_screen_looks_as_it_did(size: tuple[int, int], look: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    theme = "light" if look == "light" else "dark"
+    told: list[str] = []
+    _wish(look, monkeypatch)
+    async with a_scene() as (supervisor, clock), a_dashboard(supervisor, size=size, clock=clock, theme=theme) as desk:
+        for name, keys, awaited in WALK:
+            await desk.press(*keys)
+            told += await picture(desk, name, size, look, awaited)
+        await desk.resize(50, 12)
+        told += await picture(desk, "too-small", size, look, "a little more room")
+    _wish(look, monkeypatch)
+    with tempfile.TemporaryDirectory(prefix="relay-", dir="/tmp") as nowhere:
+        async with a_dashboard(None, size=size, clock=clock, theme=theme, socket=f"{nowhere}/s") as desk:
+            told += await picture(desk, "nobody", size, look, "No supervisor is running")
+    assert not told, "\n\n".join(told)
+
+
+def _wish(look: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Say whether colours are wanted; Textual takes the word out of the environment as it reads it."""
+    if look == "no-color":
+        monkeypatch.setenv("NO_COLOR", "1")
+
+
+async def picture(desk: Desk, name: str, size: tuple[int, int], look: str, awaited: str) -> list[str]:
+    """Return how the screen differs from its picture, once it has come to rest."""
+    await desk.until(awaited)
+    desk.app.clear_notifications()  # they go after a time, and time is not frozen for them
+    kept_as = f"{name}-{size[0]}x{size[1]}"
+    before, now = None, frame_of(_strips(desk), look)
+    differs = check_frame(kept_as, now)
+    try:
+        async with asyncio.timeout(_STILL_SECS):
+            # A picture that is there is waited for; one that is to be made is taken when nothing changes any more.
+            while differs is not None and not (are_written() and now == before):
+                await asyncio.sleep(0.05)
+                await desk.press()  # no key: what is pending is done
+                before, now = now, frame_of(_strips(desk), look)
+                differs = check_frame(kept_as, now)
+    except TimeoutError:
+        pass
+    if differs is not None and are_written():
+        keep_frame(kept_as, now)
+        return []
+    return [differs] if differs is not None else []
+
+
+def _strips(desk: Desk) -> list[Strip]:
+    return desk.app.screen._compositor.render_strips()
