@@ -1,9 +1,11 @@
-"""The dashboard: its screens in one list, and what holds them together.
+"""The dashboard: what holds the screens (screens.py) together in their frame (desk.py).
 
 1. The first frame is painted before anything is imported that knows the bus; then the connection is made.
 2. Every key, the palette and the command line end in `do`, with an action of the one registry (actions.py).
 3. It never ends by itself. What fails is shown; what is stale says so; what was typed or marked stays.
 4. While the display is paused the picture goes on being kept, and is shown again at once afterwards.
+
+The module is long because the application is one object: how it wakes, what it shows, and what can be done everywhere.
 """
 
 from __future__ import annotations
@@ -12,12 +14,11 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Coroutine
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import events
-from textual.app import App, ComposeResult
+from textual.app import App
 from textual.binding import BindingType
 from textual.filter import LineFilter, NoColor
 from textual.screen import Screen
@@ -26,11 +27,13 @@ from textual.widgets import ContentSwitcher
 
 from relay_tui.actions import EVERYWHERE, Action, Registry, action, actions_of
 from relay_tui.alerts import Alert, find_alerts
-from relay_tui.bars import Header, Hints, banner_line, header_line
-from relay_tui.lines import Lines, Painted, line
+from relay_tui.bars import Hints, banner_line, header_line
+from relay_tui.desk import Desk
+from relay_tui.lines import Lines, Painted
 from relay_tui.look import ANSI, THEMES, Palette, textual_name, textual_themes
 from relay_tui.net import ControlNet
 from relay_tui.prompt import Prompt
+from relay_tui.screens import SCREENS, screen_class
 
 if TYPE_CHECKING:
     from relay_core.clock import Clock
@@ -40,71 +43,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LEAST_WIDTH, LEAST_HEIGHT = 60, 16
 _TICK_SECS = 1.0
 _SLOW_TICK_SECS = 2.0
-
-
-class Listed(NamedTuple):
-    """A screen of the dashboard: how it is reached, and where it is made."""
-
-    name: str
-    title: str
-    key: str | None
-    made_by: str
-
-
-SCREENS = (
-    Listed("overview", "Overview", "1", "overview.view:Overview"),
-    Listed("breakers", "Breakers", "2", "breakers:Breakers"),
-    Listed("mailboxes", "Mailboxes and senders", "3", "mailboxes.view:Mailboxes"),
-    Listed("adapters", "Adapters", "4", "adapters.view:Adapters"),
-    Listed("traces", "Traces", "5", "traces.view:Traces"),
-    Listed("dead-letters", "Dead letters", "6", "dead_letters.view:DeadLetters"),
-    Listed("publish", "Publish", "7", "publish.view:Publish"),
-    Listed("reports", "Reports", "R", "reports.view:Reports"),
-    Listed("jobs", "Jobs", "J", "jobs:Jobs"),
-    Listed("nobody", "No supervisor", None, "nobody:Nobody"),
-)
-
-
-class Desk(Screen[None]):
-    """Header, the screen that is looked at, and footer."""
-
-    AUTO_FOCUS = ""
-
-    DEFAULT_CSS = """
-    Desk { background: $background; }
-    #header { height: 1; }
-    #banner { height: 1; display: none; }
-    #banner.-on { display: block; }
-    #hints { height: 1; }
-    #views { height: 1fr; }
-    #card { display: none; height: 1fr; padding: 1 2; }
-    Desk.-small > * { display: none !important; }
-    Desk.-small > #card { display: block !important; }
-    """
-
-    def compose(self) -> ComposeResult:
-        """Lay out the frame; the screens come into it as they are looked at."""
-        yield Header()
-        yield Lines(ground="banner", id="banner")
-        yield ContentSwitcher(id="views")
-        yield Hints()
-        yield Prompt()
-        yield Lines(id="card")
-
-    def on_resize(self, event: events.Resize) -> None:
-        """Say what is needed where there is too little room."""
-        small = event.size.width < LEAST_WIDTH or event.size.height < LEAST_HEIGHT
-        self.set_class(small, "-small")
-        self.query_one("#card", Lines).show(
-            [
-                line(("relay needs a little more room", "title")),
-                line(f"at least {LEAST_WIDTH}×{LEAST_HEIGHT}, best 120×36"),
-                line((f"this is {event.size.width}×{event.size.height}; make it larger, or q to quit", "dim")),
-            ]
-        )
 
 
 class Dashboard(App[None]):
@@ -244,7 +184,7 @@ class Dashboard(App[None]):
         async with self._showing:
             switcher, name = self.desk.query_one(ContentSwitcher), self.where
             if name not in self._views:
-                view = _made(name)()
+                view = screen_class(name)()
                 view.id = name
                 await switcher.mount(view)
                 self._views[name] = view
@@ -504,18 +444,11 @@ class Dashboard(App[None]):
             self.tell(f"{what} sent to the terminal's clipboard; no copy in a file: {error}", "warning")
 
 
-def _made(name: str) -> type[View]:
-    """Return the class of a screen."""
-    module, _, attribute = next(one.made_by for one in SCREENS if one.name == name).partition(":")
-    found: type[View] = getattr(import_module(f"relay_tui.views.{module}"), attribute)
-    return found
-
-
 def all_actions() -> list[Action]:
     """Return every action: those of each screen, and those that are everywhere."""
     found: list[Action] = []
     for one in SCREENS:
-        found += actions_of(_made(one.name), one.name)
+        found += actions_of(screen_class(one.name), one.name)
     found += [
         Action(one.name, f"Go to: {one.title}", one.key, "goto", argument="[what]")
         for one in SCREENS

@@ -1,1 +1,1 @@
-"""The screens, one module each; `relay_tui.app.SCREENS` lists them."""
+"""The screens, one module each; `relay_tui.screens.SCREENS` lists them."""

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from relay_tui.actions import EVERYWHERE, Registry, conflicts
-from relay_tui.app import SCREENS, all_actions
+from relay_tui.app import all_actions
 from relay_tui.keys import read_keys
+from relay_tui.screens import SCREENS
 
 ACTIONS = all_actions()
 

@@ -7,8 +7,8 @@ import pytest
 from textual import events
 
 from relay_supervisor.supervisor import Supervisor
-from relay_tui.app import SCREENS
 from relay_tui.look import THEMES
+from relay_tui.screens import SCREENS
 from tests.supervisor.inside import a_client, a_supervisor
 from tests.tui.desk import a_dashboard
 
