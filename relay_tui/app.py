@@ -11,6 +11,7 @@ The module is long because the application is one object: how it wakes, what it 
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 from collections.abc import Callable, Coroutine
@@ -128,6 +129,7 @@ class Dashboard(App[None]):
             self.tell(problem, "warning")
         for event in self._early:
             self.post_message(event)
+        gc.freeze()  # what has been imported stays: to look through it again and again would hold the loop
 
     def connect(self, socket: str | Path | None, data_dir: str | Path | None) -> None:
         """Follow a supervisor from now on."""
