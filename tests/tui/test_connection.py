@@ -32,7 +32,7 @@ async def test_a_lost_connection_is_told_and_what_was_there_survives(tmp_path: P
 
         await daemon.start()
         await desk.until("● live")
-        assert "STALE" not in desk.text()
+        await desk.until(lambda: "STALE" not in desk.text())
         async with daemon.client() as client:
             for name in ("a", "b", "c"):
                 await client.publish(f"relay.agent.{name}", 1, sender="relay.agent.x")
