@@ -189,7 +189,7 @@ async def test_where_there_is_too_little_room_a_card_says_so(supervisor: Supervi
         await desk.until("at least 60×16")
         await desk.resize(80, 24)
         await desk.until("Overview")
-        assert "at least" not in desk.text()
+        await desk.until(lambda: "at least" not in desk.text())
 
 
 async def test_a_hint_in_the_footer_can_be_clicked(supervisor: Supervisor) -> None:
