@@ -377,7 +377,7 @@ class Dashboard(App[None]):
 
     async def on_header_clicked(self) -> None:
         """List the alerts."""
-        self.start(self.show_alerts(), doing="alerts")
+        self.start(self._once("alerts", self.show_alerts()), doing="alerts")
 
     @action("command", "Type a command", ":", label="command")
     def open_command_line(self) -> None:
@@ -410,6 +410,9 @@ class Dashboard(App[None]):
     @action("theme", "Change the colours: dark, light, colour-blind, ansi", argument="[name]")
     def change_theme(self, name: str | None) -> None:
         """Take another theme: the one that is named, or the next."""
+        if self.no_color:
+            self.tell("NO_COLOR is set: there are no colours to change", "warning")
+            return
         now = next(one for one in THEMES if textual_name(one) == self.theme)
         chosen = name or THEMES[(THEMES.index(now) + 1) % len(THEMES)]
         if chosen not in THEMES:

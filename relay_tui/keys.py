@@ -3,8 +3,8 @@
 ::
 
     # ~/.config/relay/keys.toml
-    replay = "P"
-    quit = "ctrl+q"
+    plan = "f9"
+    quit = "ctrl+x"
     purge = ""          # no key at all
 
 A mistake in it is told and leaves the keys as they are: the file never keeps the dashboard from opening.
