@@ -116,6 +116,8 @@ class Bus:
             recovered, strays = await asyncio.to_thread(self._load)
             stack.push_async_callback(asyncio.to_thread, self.index.close)
             await stack.enter_async_context(self.events)
+            self.recorder.event(EventKind.BUS, status="started")
+            stack.callback(self.recorder.event, EventKind.BUS, status="stopped")
             self.journal.open()
             self.commits.open()
             stack.push_async_callback(self.commits.close)

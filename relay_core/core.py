@@ -292,6 +292,7 @@ class RelayCore:
         bus, mailbox = self.bus, self._mailbox(subject)
         claimed: list[Envelope] = []
         while len(claimed) < limit and (taken := self._take(mailbox)) is not None:
+            bus.recorder.eased(mailbox)
             if isinstance(taken, Item) and taken.probe:
                 bus.breakers.release(mailbox.hash)  # a pull consumer is no handler to be tried
             if isinstance(taken, BadFile):

@@ -25,7 +25,6 @@ from relay_core.dedupe import Dedupe
 from relay_core.delivery import Delivery, Status
 from relay_core.dispatch import Dispatch
 from relay_core.envelope import Budget
-from relay_core.events import EventKind
 from relay_core.fanout import Fanout
 from relay_core.files import is_full, storage_error
 from relay_core.mailbox import Mailbox
@@ -111,7 +110,7 @@ class Deliver:
                     return None
             else:
                 publication.note_pressure(mailbox.hash, pressure)
-                mailbox.warned = False
+                self.recorder.eased(mailbox)
         verdict = self.breakers.check(mailbox.hash)
         if verdict.state is CircuitState.CLOSED:
             probe = False
@@ -156,15 +155,8 @@ class Deliver:
         signal = pressure_signal(verdict, mailbox.subject, limits, iso(publication.created_ms))
         if signal is not None:
             self.signals.emit(publication.sender, signal)
-            if not mailbox.warned:
-                mailbox.warned = True
-                self.recorder.event(
-                    EventKind.PRESSURE,
-                    subject=mailbox.subject,
-                    target=mailbox.hash,
-                    status=signal.state,
-                    detail=f"{verdict.current_size}/{limits.max_mailbox_size}",
-                )
+            below = limits.pressure_warning_at * limits.max_mailbox_size
+            self.recorder.pressed(mailbox, signal.state, verdict.current_size, limits.max_mailbox_size, below)
         if not verdict.allowed:
             self._refuse(publication, target, Reason.BACKPRESSURE, verdict.reason or "")
         return verdict.allowed

@@ -233,6 +233,7 @@ class _Dispatcher:
         except OSError as error:
             logger.error("%s: cannot claim: %s", mailbox.subject, error)
             taken = error
+        bus.recorder.eased(mailbox)
         if not isinstance(taken, Item):
             if probe:
                 bus.breakers.release(mailbox.hash)

@@ -21,7 +21,8 @@ from pydantic import Field
 
 from relay_core.model import WireModel
 
-EVENT_SCHEMA_VERSION = 1
+EVENT_SCHEMA_VERSION = 2
+"""2 has `depth` and `limit`, which version 1 wrote into the `detail` of pressure as ``depth/limit``."""
 MAX_DETAIL = 500
 RECENT = 200
 """The newest events that are kept at hand for whoever looks on."""
@@ -42,6 +43,8 @@ class EventKind(StrEnum):
     PRESSURE = "pressure"
     ADAPTER = "adapter"
     JOB = "job"
+    BUS = "bus"
+    """The bus itself has started or stopped: what it knew of breakers, pressure and adapters begins anew."""
 
 
 class Event(WireModel):
@@ -75,6 +78,10 @@ class Event(WireModel):
     adapter: str | None = None
     detail: Annotated[str, Field(max_length=MAX_DETAIL)] | None = None
     """Why, in words; cut at 500 characters."""
+    depth: int | None = None
+    """How many messages waited in the mailbox."""
+    limit: int | None = None
+    """How many it may hold."""
 
 
 _Text: TypeAlias = str | None
@@ -102,6 +109,8 @@ EventRow: TypeAlias = tuple[
     _Number,  # bytes
     _Text,  # adapter
     _Text,  # detail
+    _Number,  # depth
+    _Number,  # limit
 ]
 
 
@@ -139,9 +148,8 @@ def format_events(events: list[dict[str, Any]]) -> tuple[bytes, int]:
 def _to_wire(row: EventRow) -> dict[str, Any]:
     event: dict[str, Any] = {name: value for name, value in zip(_COLUMNS, row, strict=True) if value is not None}
     event["v"] = EVENT_SCHEMA_VERSION
-    detail = row[-1]
-    if detail is not None and len(detail) > MAX_DETAIL:
-        event["detail"] = detail[:MAX_DETAIL]
+    if "detail" in event:
+        event["detail"] = event["detail"][:MAX_DETAIL]
     return event
 
 

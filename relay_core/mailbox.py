@@ -83,6 +83,17 @@ class Memory:
         self.left = limit
 
 
+@dataclass(slots=True)
+class Episode:
+    """How long pressure stays above the warning, written down as two or three events."""
+
+    state: str
+    worst: int
+    """The highest load so far."""
+    limit: int
+    ends_below: float
+
+
 class Mailbox:
     """The mail of one target."""
 
@@ -94,6 +105,7 @@ class Mailbox:
         "claimed",
         "dead",
         "degraded",
+        "episode",
         "fresh",
         "hash",
         "keep",
@@ -102,7 +114,6 @@ class Mailbox:
         "newest",
         "read_limit",
         "reserved",
-        "warned",
     )
 
     def __init__(
@@ -122,8 +133,8 @@ class Mailbox:
         """Files in ``failed/``."""
         self.degraded: str | None = None
         """Why the last store could not be made durable, until one can."""
-        self.warned = False
-        """Whether its pressure has been above the warning since it was last below."""
+        self.episode: Episode | None = None
+        """The pressure above the warning, until it falls below."""
         self.newest = ""
         """The newest id found by the scan."""
         self._waiting: deque[str] = deque()

@@ -108,6 +108,7 @@ class Maintenance:
         taken = mailbox.take(message_id) if mailbox is not None else None
         if mailbox is None or taken is None:
             return False
+        bus.recorder.eased(mailbox)
         if isinstance(taken, BadFile):
             await bus.parking.set_aside(mailbox, taken)
             return False

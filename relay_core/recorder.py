@@ -10,11 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 from relay_core.clock import Clock
-from relay_core.delivery import Delivery, Status
+from relay_core.delivery import Delivery, Status, TargetKind
 from relay_core.event_log import EventLog
 from relay_core.events import MAX_DETAIL, EventKind
 from relay_core.index import Index, PublishRow
+from relay_core.mailbox import Episode, Mailbox
 from relay_core.metrics import BUDGET_CODES, Metrics
+from relay_core.subjects import adapter_of
 
 
 class Recorder:
@@ -90,6 +92,30 @@ class Recorder:
         self.index.note(delivery)
         self._event(EventKind.DEAD_LETTER, delivery)
 
+    def pressed(self, mailbox: Mailbox, state: str, load: int, limit: int, below: float) -> None:
+        """Note pressure above the warning: when it begins, and when it becomes critical."""
+        episode = mailbox.episode
+        if episode is None:
+            episode = mailbox.episode = Episode(state, load, limit, below)
+        else:
+            episode.worst = max(episode.worst, load)
+            if state == episode.state or episode.state == "critical":
+                return
+            episode.state = state
+        self._pressure(mailbox, state, load, limit)
+
+    def eased(self, mailbox: Mailbox) -> None:
+        """Note that a mailbox is below the warning again, if it is; called whenever mail is taken."""
+        episode = mailbox.episode
+        if episode is not None and mailbox.load < episode.ends_below:
+            mailbox.episode = None
+            self._pressure(mailbox, "normal", episode.worst, episode.limit)
+
+    def _pressure(self, mailbox: Mailbox, state: str, depth: int, limit: int) -> None:
+        self.events.emit(
+            EventKind.PRESSURE, subject=mailbox.subject, target=mailbox.hash, status=state, depth=depth, limit=limit
+        )
+
     def event(self, kind: EventKind, **fields: Any) -> None:
         """Note something that is not about one message."""
         self.events.emit(kind, **fields)
@@ -114,6 +140,7 @@ class Recorder:
             hop_count=delivery.hops_after,
             calls_left=delivery.calls_after,
             bytes=delivery.size,
+            adapter=adapter_of(delivery.target_subject) if delivery.kind == TargetKind.ADAPTER else None,
             detail=delivery.reason,
         )
 
@@ -189,4 +216,6 @@ def _delivery_event(kind: str, delivery: Delivery, time: float) -> dict[str, Any
     }
     if delivery.parent_id is not None:
         event["parentId"] = delivery.parent_id
+    if delivery.kind == TargetKind.ADAPTER:
+        event["adapter"] = adapter_of(delivery.target_subject)
     return event

@@ -58,6 +58,8 @@ FULL_ROW: EventRow = (
     7,
     "telegram",
     "all went well",
+    8,
+    9,
 )
 
 
@@ -88,7 +90,7 @@ def sealed_events(directory: Path) -> list[Event]:
 
 
 def row(time: int, number: int = 0, detail: str | None = None) -> EventRow:
-    return (time, "stored", *[None] * 15, number, None, detail)  # type: ignore[return-value]
+    return (time, "stored", *[None] * 15, number, None, detail, None, None)  # type: ignore[return-value]
 
 
 # The schema
@@ -105,7 +107,7 @@ def test_a_row_has_the_fields_of_the_schema_in_their_order() -> None:
 
 def test_empty_fields_are_left_out_of_the_line() -> None:
     data, _ = format_events([wire_event(row(NOON, 7))])
-    assert json.loads(data) == {"v": 1, "time": NOON, "kind": "stored", "bytes": 7}
+    assert json.loads(data) == {"v": EVENT_SCHEMA_VERSION, "time": NOON, "kind": "stored", "bytes": 7}
 
 
 @given(st.lists(st.one_of(st.none(), st.text(), st.just('a},{"b'), st.just('"},{"v":1'), st.just("\ud800\n\0"))))
@@ -439,9 +441,9 @@ def test_a_segment_cut_at_any_byte_gives_every_whole_line(tmp_path: Path) -> Non
 
 def test_lines_of_another_version_are_read(tmp_path: Path) -> None:
     path = tmp_path / "segment.jsonl"
-    path.write_bytes(b'{"v":2,"time":1,"kind":"job","colour":"red"}\n')
+    path.write_bytes(b'{"v":99,"time":1,"kind":"job","colour":"red"}\n')
     (event,) = read_events(path)
-    assert (event.v, event.kind) == (2, EventKind.JOB)
+    assert (event.v, event.kind) == (99, EventKind.JOB)
 
 
 def test_old_dates_expire_and_nothing_else(log: EventLog, directory: Path, clock: FakeClock) -> None:

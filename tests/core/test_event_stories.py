@@ -1,0 +1,99 @@
+"""What the event log tells of the bus itself, of pressure and of adapters: the stories that a report is made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from relay_core import RelayConfig, RelayCore
+from relay_core.config import BackpressureConfig, ReliabilityConfig
+from relay_core.events import Event, EventKind, read_events
+from relay_core.subjects import subject_hash
+from relay_core.testing import FakeClock
+from tests.core.sample_adapter import SampleAdapter
+
+A = "relay.agent.a"
+SENDER = "relay.agent.sender"
+LIMITS = RelayConfig(
+    durability="os",
+    reliability=ReliabilityConfig(backpressure=BackpressureConfig(max_mailbox_size=5, pressure_warning_at=0.6)),
+)
+
+
+def told(data_dir: Path, *kinds: EventKind) -> list[Event]:
+    """Return the events of some kinds, in the order in which they were written."""
+    segments = sorted((data_dir / "events").rglob("*.jsonl"))
+    return [event for path in segments for event in read_events(path) if event.kind in kinds]
+
+
+def episode(data_dir: Path) -> list[tuple[str | None, int | None]]:
+    events = told(data_dir, EventKind.PRESSURE)
+    assert all((event.target, event.subject, event.limit) == (subject_hash(A), A, 5) for event in events)
+    return [(event.status, event.depth) for event in events]
+
+
+async def fill(relay: RelayCore, count: int) -> None:
+    for _ in range(count):
+        await relay.publish(A, {}, sender=SENDER)
+
+
+async def test_a_start_and_an_orderly_stop_are_told(data_dir: Path, clock: FakeClock) -> None:
+    async with RelayCore(data_dir, config=LIMITS, clock=clock):
+        pass
+    async with RelayCore(data_dir, config=LIMITS, clock=clock):
+        pass
+    assert [event.status for event in told(data_dir, EventKind.BUS)] == ["started", "stopped"] * 2
+
+
+async def test_pressure_is_told_when_it_begins_when_it_is_critical_and_when_it_is_over(
+    data_dir: Path, clock: FakeClock
+) -> None:
+    async with RelayCore(data_dir, config=LIMITS, clock=clock) as relay:
+        await relay.register_endpoint(A)
+        await fill(relay, 7)
+        await relay.claim(A, limit=3)  # and nobody publishes any more
+    assert episode(data_dir) == [("warning", 3), ("critical", 5), ("normal", 5)]
+
+
+async def test_each_rise_above_the_warning_is_an_episode_with_its_own_worst(data_dir: Path, clock: FakeClock) -> None:
+    async with RelayCore(data_dir, config=LIMITS, clock=clock) as relay:
+        await relay.register_endpoint(A)
+        await fill(relay, 5)
+        await relay.claim(A, limit=3)
+        await fill(relay, 2)
+    assert episode(data_dir) == [("warning", 3), ("normal", 4), ("warning", 3)]
+
+
+async def test_a_dispatcher_that_drains_a_mailbox_ends_its_pressure(data_dir: Path, clock: FakeClock) -> None:
+    async with RelayCore(data_dir, config=LIMITS, clock=clock) as relay:
+        await relay.register_endpoint(A)
+        await fill(relay, 4)
+        await relay.subscribe(A, lambda envelope: None)
+        await relay.idle()
+    assert episode(data_dir) == [("warning", 3), ("normal", 3)]
+
+
+async def test_what_happens_at_an_adapter_names_it(data_dir: Path, clock: FakeClock) -> None:
+    async with RelayCore(data_dir, config=LIMITS, clock=clock) as relay:
+        await relay.add_adapter(SampleAdapter("chat", ["relay.human.chat.>"]))
+        await relay.register_endpoint(A)
+        await relay.publish("relay.human.chat.1", {}, sender=SENDER)
+        await relay.publish(A, {}, sender=SENDER)
+        await relay.idle()
+    events = told(data_dir, EventKind.STORED, EventKind.HANDLED)
+    assert [(event.kind, event.adapter) for event in events] == [
+        ("stored", "chat"),
+        ("handled", "chat"),
+        ("stored", None),
+    ]
+
+
+@pytest.mark.parametrize("waiting", [4, 6])
+async def test_mail_that_expires_ends_pressure_too(data_dir: Path, clock: FakeClock, waiting: int) -> None:
+    async with RelayCore(data_dir, config=LIMITS, clock=clock) as relay:
+        await relay.register_endpoint(A)
+        await fill(relay, waiting)
+        clock.advance(2 * 86_400)
+        assert await relay.maintenance.expire() == min(waiting, 5)
+    assert episode(data_dir)[-1][0] == "normal"
