@@ -1,0 +1,150 @@
+"""One run: take in what is new, and make the report of every day that is behind.
+
+1. A run has its output to itself (storage.py's lock). What there is to do is found out before Spark is started; if
+   there is nothing, it is not started.
+2. The days are made one after the other, oldest first (days.py), each from its ingest to its report (one_day.py). A
+   run that is killed leaves every report whole, and the next run makes what is behind.
+3. A night reads the day's events, what one day before it has left open, and the numbers of 14 days: nothing that grows
+   with history. Days that are older than they are kept are removed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from datetime import UTC, date, datetime, timedelta
+from time import monotonic, time_ns
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from spark.dated import dates
+from spark.days import Request, choose
+from spark.ingest import Segment, find_new, ingest
+from spark.java import NoJavaError
+from spark.manifest import Manifest, read_manifest
+from spark.one_day import OneDay
+from spark.progress import Part, Progress
+from spark.schema import Day
+from spark.session import open_session
+from spark.settings import Settings
+from spark.storage import Storage, StorageError
+
+OpenSession = Callable[[Settings, bool], AbstractContextManager[SparkSession]]
+"""Given the settings and whether there is little to compute."""
+
+_FEW_EVENTS = 1_000_000
+_LINE_BYTES = 300
+_STARTED = 0.2  # of a run; as it is on one small day, which is what most runs are about
+_INGEST = 0.25  # of a day
+
+
+class Failed(Exception):
+    """A run could not be brought to its end; the text says why."""
+
+
+def nightly(
+    settings: Settings,
+    request: Request,
+    progress: Progress,
+    *,
+    now_ms: int | None = None,
+    session: OpenSession | None = None,
+) -> list[date]:
+    """Make what is behind, or what was asked for, and return the days whose reports were made.
+
+    `session` gives a session other than one of our own, and `now_ms` another time than now.
+
+    Raises:
+        Failed: with what to do about it.
+    """
+    began = monotonic()
+    try:
+        night = _Night(settings, progress, time_ns() // 1_000_000 if now_ms is None else now_ms)
+        with night.tables.lock():
+            made = night.run(request, session or _own_session)
+    except (StorageError, NoJavaError, ValueError) as error:
+        raise Failed(str(error)) from error
+    except OSError as error:
+        raise Failed(f"{error.filename or settings.output}: {error.strerror or error}") from error
+    except PySparkException as error:
+        raise Failed(f"Spark: {str(error).strip().partition(chr(10))[0]}") from error
+    progress.end(
+        {
+            "reports": [str(day) for day in made],
+            "events": sum(manifest.counts.events for manifest in made.values()),
+            "badLines": sum(manifest.counts.bad for manifest in made.values()),
+            "tookMs": int((monotonic() - began) * 1000),
+        }
+    )
+    return list(made)
+
+
+def _own_session(settings: Settings, light: bool) -> AbstractContextManager[SparkSession]:
+    return open_session("relay", master=settings.master, remote=settings.remote, conf=settings.conf, light=light)
+
+
+class _Night:
+    """One run over its days."""
+
+    def __init__(self, settings: Settings, progress: Progress, now_ms: int) -> None:
+        self.events = Storage(settings.events)
+        self.output = Storage(settings.output)
+        self.tables = self.output.below("tables")
+        self._settings = settings
+        self._progress = progress
+        self._now_ms = now_ms
+        self._today = datetime.fromtimestamp(now_ms / 1000, UTC).date()
+        self._oldest = self._today - timedelta(days=settings.keep_days)
+
+    def run(self, request: Request, session: OpenSession) -> dict[date, Manifest]:
+        """Make the days' reports and return what each was made from."""
+        self._progress.tell("looking for new events", 0.0)
+        self._tidy()
+        fresh = find_new(self.events, self.tables)
+        known = dates(self.tables, "manifest")
+        days = choose(request, self._today, fresh=fresh, known=known, is_behind=self._is_behind)
+        days = [day for day in days if day >= self._oldest or day == request.date]  # others would go at once
+        made: dict[date, Manifest] = {}
+        if not days:
+            return made
+        self._progress.tell("starting Spark", 0.02)
+        settings, share = self._settings, (1.0 - _STARTED) / len(days)
+        with session(settings, self._is_light(days, fresh)) as spark:
+            for number, day in enumerate(days):
+                begin, about = _STARTED + number * share, str(day) if len(days) > 1 else None
+                self._progress.tell("taking in events", begin, about)
+                manifest = read_manifest(self.tables, day) or Manifest()
+                if day in fresh:
+                    manifest = ingest(spark, self.events, self.tables, day, fresh[day], now_ms=self._now_ms)
+                progress = Part(self._progress, begin + _INGEST * share, begin + share, about)
+                making = OneDay(spark, self.output, settings.limits, progress)
+                making.make(Day.of(day, self._now_ms), manifest, self._now_ms)
+                made[day] = manifest
+        return made
+
+    def _is_behind(self, day: date) -> bool:
+        """Tell whether a day's report is missing, older than its events, or made before the day was over."""
+        try:
+            first, _, _ = next(self.output.chunks(f"date={day}/report.json"), b"").partition(b"\n")
+            head = json.loads(first.rstrip(b",") + b"}")
+        except (FileNotFoundError, ValueError):
+            return True
+        manifest = read_manifest(self.tables, day) or Manifest()
+        return head.get("ingestedAt") != manifest.ingested_at or (day < self._today and not head.get("complete"))
+
+    def _is_light(self, days: list[date], fresh: Mapping[date, list[Segment]]) -> bool:
+        """Tell whether a run has so few events that starting Spark is most of its work."""
+        known = sum(manifest.counts.events for day in days if (manifest := read_manifest(self.tables, day)))
+        new = sum(segment.bytes for day in days for segment in fresh.get(day, ()))
+        return known + new / _LINE_BYTES < _FEW_EVENTS
+
+    def _tidy(self) -> None:
+        """Remove what dead runs have left, and days that are older than they are kept."""
+        for place, name in [(self.output, ""), *((self.tables, name) for name in self.tables.names())]:
+            place.mend(name)
+            for day in dates(place, name):
+                if day < self._oldest:
+                    for ending in ("", ".json"):  # a manifest is a file
+                        place.remove(f"{name}/date={day}{ending}".removeprefix("/"))

@@ -1,0 +1,74 @@
+"""Adapters: what they got through, how fast, and how long they were not there.
+
+1. An adapter is down while it is starting, disconnected or in error. One that an operator has stopped or removed is
+   not, nor is one whose bus has stopped: nobody expects it to be there.
+2. An outage is a change in the day from connected to one of the states of being down; from one of them to another is
+   none.
+3. In a hot reload the new adapter takes over first, and then the old one says that it is stopping, "replaced": that
+   event is about nobody who matters any more, and is passed over.
+4. `handled` counts deliveries that were handled, `failed` those that were not, `refused` what a rule kept out
+   before. Like all counts of messages they count lines. `successShare` is null while there was neither.
+5. `stateAtEnd` is null if the bus has stopped or started since the adapter's last event, or no event is known.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from relay_core.events import EventKind
+from spark.intervals import latest, secs, states
+from spark.percentiles import percentiles
+from spark.schema import Day
+
+CONNECTED, REMOVED = "connected", "removed"
+DOWN = ("starting", "disconnected", "error")
+
+STATUSES = (*DOWN, CONNECTED, "stopping", REMOVED)
+"""In the order that they have within one millisecond: towards the end of an adapter's life."""
+
+
+def adapters(incidents: DataFrame, steps: DataFrame, day: Day) -> DataFrame:
+    """Return what each adapter handled and failed, its latency, and its time down."""
+    kind, about = F.col("kind"), F.col("adapter").isNotNull()
+    changes = states(incidents.where(~is_replaced()), day, EventKind.ADAPTER, "adapter", STATUSES)
+    down = F.col("status").isin(*DOWN)
+    lasting = changes.groupBy("adapter").agg(
+        F.sum(F.when(down, F.col("ms"))).alias("downMs"),
+        F.count_if(down & (F.col("before") == CONNECTED) & (F.col("time") >= day.start_ms)).alias("outages"),
+        F.max(F.when(F.col("lasts"), F.col("status"))).alias("stateAtEnd"),
+        latest("detail").alias("lastDetail"),
+    )
+    turned_away = incidents.where(
+        kind.isin(EventKind.FAILED, EventKind.REFUSED) & (F.col("targetKind") == "adapter") & about
+    ).select(
+        "adapter",
+        (kind == EventKind.FAILED).cast("long").alias("failed"),
+        (kind == EventKind.REFUSED).cast("long").alias("refused"),
+    )
+    handled = steps.where((F.col("step") == "total") & about).select("adapter", F.col("messages").alias("handled"))
+    latency = percentiles(steps.where((F.col("step") == "handle") & about), ["adapter"], (50, 95))
+    # One grouping over the four instead of joins: an adapter may be missing from any of them.
+    parts = lasting
+    for part in (turned_away, handled, latency.select("adapter", "p50Us", "p95Us")):
+        parts = parts.unionByName(part, allowMissingColumns=True)
+    whole = parts.groupBy("adapter").agg(
+        *(_total(name) for name in ("handled", "failed", "refused")),
+        *(F.max(name).alias(name) for name in ("p50Us", "p95Us")),
+        secs(F.sum("downMs")).alias("downSecs"),
+        _total("outages"),
+        *(F.max(name).alias(name) for name in ("stateAtEnd", "lastDetail")),
+    )
+    share = F.try_divide(F.col("handled"), F.col("handled") + F.col("failed"))
+    before, after = whole.columns[:4], whole.columns[4:]
+    return whole.select(*before, share.alias("successShare"), *after)
+
+
+def is_replaced() -> Column:
+    """Tell whether an event is the leaving of an adapter whose place another has taken."""
+    leaving = (F.col("kind") == EventKind.ADAPTER) & (F.col("status") == "stopping") & (F.col("detail") == "replaced")
+    return F.coalesce(leaving, F.lit(False))
+
+
+def _total(name: str) -> Column:
+    return F.coalesce(F.sum(name), F.lit(0)).cast("long").alias(name)

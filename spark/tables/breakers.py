@@ -1,0 +1,41 @@
+"""Breakers: how often each opened, and how long it kept its target's messages out.
+
+1. Times are of the state CLOSED, OPEN or HALF_OPEN as intervals.py has it. A breaker that an operator forced open is
+   OPEN like another.
+2. Every event OPEN of the day is an opening, since the bus tells of changes alone; OPEN → HALF_OPEN → OPEN is a flap
+   and counts again. A doubled line counts once; an opening of the day before does not count, its time does.
+3. `longestOpenSecs` is the longest time from an opening to the next change, within the day.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from relay_core.events import EventKind
+from spark.intervals import latest, secs, states
+from spark.schema import Day
+
+CLOSED, OPEN, HALF_OPEN = "CLOSED", "OPEN", "HALF_OPEN"
+
+STATUSES = (HALF_OPEN, OPEN, CLOSED)
+"""In the order that they have within one millisecond: a probe that fails at once leads back to OPEN."""
+
+
+def breakers(incidents: DataFrame, day: Day) -> DataFrame:
+    """Return each breaker's openings and times."""
+    is_open = F.col("status") == OPEN
+    open_ms = F.when(is_open, F.col("ms"))
+    return (
+        states(incidents, day, EventKind.BREAKER, "target", STATUSES)
+        .groupBy("target")
+        .agg(
+            latest("name", F.col("name").isNotNull()).alias("name"),
+            F.count_if(is_open & ~F.col("repeated") & (F.col("time") >= day.start_ms)).alias("openings"),
+            secs(F.sum(open_ms)).alias("openSecs"),
+            secs(F.sum(F.when(F.col("status") == HALF_OPEN, F.col("ms")))).alias("halfOpenSecs"),
+            secs(F.max(open_ms)).alias("longestOpenSecs"),
+            F.bool_or(is_open & F.col("lasts")).alias("openAtEnd"),
+            latest("detail").alias("lastDetail"),
+        )
+    )

@@ -1,0 +1,81 @@
+"""The report and what it is made from hold together: tables, metrics, and those who read report.json."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from relay_core.report import NightlyReport, read_nightly
+from spark.report.headline import HEADLINE, METRICS, metric_of
+from spark.report.model import Report
+from spark.report.plots import draw
+from spark.report.seen import Seen
+from spark.report.shown import SHOWN
+from spark.sources import incidents, steps, traffic
+from spark.tables import TABLES, Sources
+from spark.tables import daily as numbers
+from spark.tables.anomalies import anomalies
+from spark.tables.senders import Limits
+from tests.spark.events import DAY, events
+from tests.spark.report.days import DAYS, ADay
+
+
+def test_every_table_that_is_made_is_shown_with_columns_that_it_has(spark: SparkSession) -> None:
+    """Only plans are looked at: nothing runs."""
+    none = events(spark)
+    sources = Sources(DAY, Limits(), none, traffic(none, DAY), steps(none), incidents(none))
+    frames = {name: make(sources) for name, make in TABLES.items()}
+    today = spark.createDataFrame([], "metric string, key string, value double")
+    history = spark.createDataFrame([], "date date, metric string, key string, value double")
+    frames["anomalies"] = anomalies(today, history, DAY)
+    assert {one.name for one in SHOWN} == set(frames) - {"hours"}
+    for one in SHOWN:
+        wanted = {column.name for column in one.columns} | {*one.descending, *one.ascending}
+        assert wanted <= set(frames[one.name].columns), one.name
+    assert set(frames["hours"].columns) >= {"hour", "messages", "refused", "deadLetters"}
+
+
+def test_every_metric_of_a_day_has_a_name_and_a_unit_here() -> None:
+    units = {"": "count", "bytes": "bytes", "µs": "us", "s": "secs", "hops": "count"}
+    for metric in numbers.METRICS:
+        read = metric_of(metric.name)
+        assert read in METRICS.values(), metric.name
+        assert read.unit == units[metric.unit], metric.name
+        assert read.less_is_better == {"up": True, "either": None}[metric.worse], metric.name
+    assert set(METRICS) <= {metric.name for metric in numbers.METRICS}
+    assert set(HEADLINE) <= set(METRICS)
+
+
+def kept(known: Any, whole: Any) -> Any:
+    """Return of a document what a reader knows of it."""
+    if isinstance(known, dict) and isinstance(whole, dict):
+        return {key: kept(known[key], whole[key]) for key in known}
+    if isinstance(known, list):
+        return [kept(one, other) for one, other in zip(known, whole, strict=True)]
+    return whole
+
+
+@pytest.mark.parametrize("day", DAYS.values(), ids=DAYS.keys())
+def test_those_who_read_a_report_find_in_it_what_they_know_of(day: Callable[[], Report]) -> None:
+    whole = json.loads(day().to_json())
+    report = read_nightly(whole)
+    assert report is not None
+    known = report.model_dump(mode="json", by_alias=True)
+    assert known == kept(known, whole)
+    assert set(known) == {str(field.alias) for field in NightlyReport.model_fields.values()}
+
+
+def test_a_latency_without_a_total_is_that_of_the_slowest_target() -> None:
+    rows = [{"metric": "p95TotalUs", "key": key, "value": value} for key, value in (("relay.a", 5.0), ("relay.b", 9.0))]
+    history = [{**row, "date": "2026-03-13"} for row in rows[:1]] + [
+        {"date": "2026-03-12", "metric": "messages", "key": "", "value": 1.0}
+    ]
+    seen = Seen(ADay(), {}, rows, history)
+    assert (seen.today("p95TotalUs"), seen.usual("p95TotalUs")) == (9.0, 5.0)
+    assert seen.before("p95TotalUs")[-3:] == [None, None, 5.0]
+    assert seen.before("messages")[-3:] == [None, 1.0, 0.0]
+    assert [plot.name for plot in draw(seen)] == ["messagesByDay"]

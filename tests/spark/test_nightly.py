@@ -1,0 +1,154 @@
+"""A night, and the nights after it: what each makes, leaves alone, hands on and replaces."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from relay_core.events import Event
+from spark.days import Request
+from spark.nightly import Failed, nightly
+from spark.progress import Progress
+from spark.schema import DAY_MS, Day
+from spark.settings import Settings
+from spark.storage import Storage
+
+DATE = date(2026, 3, 14)
+START = Day.of(DATE, 2**53).start_ms
+NEXT_NIGHT = START + DAY_MS + 2 * 3_600_000
+A = "relay.agent.a"
+
+
+@dataclass
+class Bus:
+    """A data directory with an event log, and the nights on it."""
+
+    directory: Path
+    spark: SparkSession
+    started: int = 0
+    """How often Spark was asked for."""
+    said: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def settings(self) -> Settings:
+        return Settings(events=str(self.directory / "events"), output=str(self.directory / "reports"))
+
+    def log(self, name: str, *events: dict[str, Any], day: date = DATE) -> None:
+        """Add a sealed segment; an event's time is in milliseconds of its day."""
+        segment = self.directory / "events" / f"date={day}" / name
+        segment.parent.mkdir(parents=True, exist_ok=True)
+        start = Day.of(day, 2**53).start_ms
+        lines = [Event(**event | {"time": start + event.get("time", 0)}) for event in events]
+        segment.write_text("".join(f"{line.model_dump_json(by_alias=True, exclude_none=True)}\n" for line in lines))
+
+    def night(self, request: Request | None = None, *, now_ms: int = NEXT_NIGHT, **settings: Any) -> list[str]:
+        """Run, and return the days whose reports were made."""
+        out = io.StringIO()
+        whole = replace(self.settings, **settings)
+        made = nightly(whole, request or Request(), Progress(out), now_ms=now_ms, session=self._session)
+        self.said = [json.loads(line) for line in out.getvalue().splitlines()]
+        return [str(day) for day in made]
+
+    def report(self, day: date = DATE) -> dict[str, Any]:
+        report: dict[str, Any] = json.loads(self.path(day).read_bytes())
+        return report
+
+    def path(self, day: date = DATE) -> Path:
+        return self.directory / "reports" / f"date={day}" / "report.json"
+
+    def number(self, name: str, day: date = DATE) -> float:
+        value: float = next(one["value"] for one in self.report(day)["headline"] if one["name"] == name)
+        return value
+
+    @contextmanager
+    def _session(self, settings: Settings, light: bool) -> Iterator[SparkSession]:
+        self.started += 1
+        yield self.spark
+
+
+@pytest.fixture
+def bus(tmp_path: Path, spark: SparkSession) -> Bus:
+    return Bus(tmp_path, spark)
+
+
+def message(number: int, **more: Any) -> dict[str, Any]:
+    about = {"message_id": f"m{number}", "trace_id": f"m{number}", "subject": A, "sender": "relay.agent.s"}
+    return about | {"kind": "publish", "bytes": 10, "time": number * 1000} | more
+
+
+DEAD = {"kind": "dead_letter", "status": "failed", "code": "handler_failed", "target": "a" * 12}
+
+
+def test_nights_that_follow_each_other(bus: Bus) -> None:
+    """One long story, because a night is what costs, and each begins with what the one before has left."""
+    tomorrow = DATE + timedelta(days=1)
+    bus.log("01-1-1.jsonl", *map(message, range(5)), message(1, **DEAD), {"kind": "bus", "status": "started"})
+    bus.log("02-1-1.jsonl", message(9, kind="refused", code="rate_limited", target="*"))
+    bus.log("00-1-1.jsonl", message(1), day=tomorrow)
+
+    # The night after makes the report of the day before, and leaves the day that is not over to the next.
+    assert bus.night() == [str(DATE)]
+    report = bus.report()
+    assert (report["date"], report["complete"], report["events"]) == (str(DATE), True, 8)
+    assert [bus.number(name) for name in ("messages", "refusals", "deadLetters", "standingLetters")] == [5, 1, 1, 1]
+    assert bus.path().with_name("report.html").read_text().startswith("<!doctype html>")
+    shares = [line["progress"]["done"] for line in bus.said if "progress" in line]
+    assert shares == sorted(shares)
+    result = bus.said[-1]["result"]
+    assert result == {"reports": [str(DATE)], "events": 8, "badLines": 0, "tookMs": result["tookMs"]}
+
+    # Where nothing is new, Spark is not started, and the report is left alone.
+    before = bus.path().stat().st_ino
+    assert bus.night() == []
+    assert (bus.started, bus.path().stat().st_ino) == (1, before)
+
+    # A late segment brings its day up to date; by hand today is made, too.
+    bus.log("03-1-1.jsonl", message(20))
+    assert bus.night(Request(today=True)) == [str(DATE), str(tomorrow)]
+    assert bus.number("messages") == 6
+    assert bus.report(tomorrow)["complete"] is False
+    # It begins with what the day before has left open.
+    assert [bus.number(name, tomorrow) for name in ("messages", "deadLetters", "standingLetters")] == [1, 0, 1]
+
+    # A day that was not over is made again when it is; old days, and what dead runs have left, are removed.
+    reports = bus.directory / "reports"
+    for left in (reports / ".making-date=2026-03-14-1234", reports / "tables" / "daily" / ".making-date=2026-03-14-1"):
+        left.mkdir()
+    assert bus.night(now_ms=NEXT_NIGHT + DAY_MS, keep_days=1) == [str(tomorrow)]
+    assert bus.report(tomorrow)["complete"] is True
+    by_day = {str(path.relative_to(reports)) for path in reports.rglob("*date=*")}
+    tables = {f"tables/{name}/date={tomorrow}" for name in ("events", "carried", "daily")}
+    assert by_day == {f"date={tomorrow}", f"tables/manifest/date={tomorrow}.json", *tables}
+
+
+# What stops a run
+
+
+def test_two_runs_do_not_write_to_one_place(bus: Bus) -> None:
+    with Storage(bus.settings.output).below("tables").lock(), pytest.raises(Failed, match="another run"):
+        bus.night()
+
+
+def test_a_day_to_come_is_refused(bus: Bus) -> None:
+    with pytest.raises(Failed, match="has not begun"):
+        bus.night(Request(date=DATE + timedelta(days=9)))
+
+
+def test_a_place_that_nobody_knows_is_refused(bus: Bus) -> None:
+    with pytest.raises(Failed, match="gopher"):
+        bus.night(output="gopher://host/reports")
+
+
+def test_a_directory_that_cannot_be_written_is_named(bus: Bus, tmp_path: Path) -> None:
+    (tmp_path / "reports").write_text("a file")
+    with pytest.raises(Failed, match=str(tmp_path / "reports")):
+        bus.night(output=str(tmp_path / "reports"))
