@@ -32,7 +32,7 @@ from relay_core.frames import MAX_FRAME, error_from_wire
 from relay_core.link import Link
 from relay_core.metrics import MetricsSnapshot
 from relay_core.model import WireModel
-from relay_core.operations import ConfiguredAdapter, JobRun, JobState, TokenInfo
+from relay_core.operations import ConfiguredAdapter, JobArguments, JobRun, JobState, TokenInfo
 from relay_core.payload import encode_payload
 from relay_core.protocol import (
     MAX_BATCH,
@@ -436,9 +436,14 @@ class RelayClient(Redial):
         """Return every job."""
         return await self._list(JobState, "jobs.list", "jobs")
 
-    async def run_job(self, name: str, *, wait: bool = True) -> JobRun:
+    async def run_job(self, name: str, *, wait: bool = True, arguments: JobArguments | None = None) -> JobRun:
         """Run a job now, and return how it went (or that it was started)."""
-        return JobRun.model_validate(await self.call("jobs.run", {"name": name, "wait": wait}, timeout=None))
+        params = {"name": name, "wait": wait} | _given(arguments=_wire(arguments))
+        return await self._ask(JobRun, "jobs.run", params, timeout=None)
+
+    async def cancel_job(self, name: str) -> JobRun:
+        """Break off the run of a job that is under way, and return how far it came."""
+        return await self._ask(JobRun, "jobs.cancel", {"name": name})
 
     async def reports(self) -> Reports:
         """Return the nightly reports, newest first."""

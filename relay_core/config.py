@@ -19,6 +19,9 @@ from relay_core.errors import ConfigError
 Positive = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[int, Field(ge=0)]
 Ratio = Annotated[float, Field(ge=0, le=1)]
+Named = Annotated[str, Field(min_length=1)]
+Place = Annotated[str, Field(pattern=r"^(/|[A-Za-z][A-Za-z0-9+.-]*:/)")]
+"""An absolute path or a URI: what is relative would depend on where the supervisor was started."""
 
 DAY_MS = 86_400_000
 
@@ -166,7 +169,36 @@ class NightlyConfig(Section):
     timeout_secs: Positive = 7200
     """Time after which it is killed, with every process it has started."""
     command: tuple[str, ...] | None = None
-    """What to run instead of our own `python -m spark`; it gets RELAY_DATA_DIR in its environment."""
+    """What to run instead of our own `python -m spark nightly`; its environment has RELAY_DATA_DIR and, for the days
+    that were asked for, RELAY_JOB_OPTIONS. Its stdin stays open for as long as the supervisor lives."""
+    master: Named | None = None
+    """Spark's master, such as `spark://host:7077`; without one, the cores of this machine."""
+    remote: Named | None = None
+    """A server of Spark Connect, such as `sc://host:15002`, in the place of a master."""
+    events: Place | None = None
+    """Where events are read, as an absolute path or a URI; without it, the data directory's own."""
+    output: Place | None = None
+    """Where tables and reports are written, as an absolute path or a URI; without it, in the data directory."""
+    conf: dict[str, str] = {}
+    """Further settings of Spark, by name."""
+    keep_days: Positive = 90
+    """Days for which tables and reports are kept."""
+
+    @model_validator(mode="after")
+    def _has_one_spark(self) -> NightlyConfig:
+        if self.master is not None and self.remote is not None:
+            raise ValueError("master and remote exclude each other: a Spark Connect server has its own master")
+        return self
+
+    def reports_dir(self, default: Path) -> Path | None:
+        """Return the directory that holds the reports; None if they are not on this machine."""
+        if self.output is None:
+            return default
+        scheme, colon, path = self.output.partition(":")
+        if not colon or "/" in scheme:  # a plain path, which may have a colon in it
+            return Path(self.output)
+        # Spark's paths are URIs without escapes.
+        return Path("/" + path.removeprefix("//localhost").lstrip("/")) if scheme.lower() == "file" else None
 
 
 class JobsConfig(Section):

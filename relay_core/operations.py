@@ -6,9 +6,10 @@ relay_core alone.
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from datetime import date
+from typing import Annotated, ClassVar, Literal, Self, get_args
 
-from pydantic import Field
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from relay_core.model import WireModel
 
@@ -19,6 +20,65 @@ STATE_NAMES: tuple[str, ...] = get_args(StateName)
 Outcome = Literal["ok", "failed", "timed_out", "cancelled"]
 
 
+def _on_the_calendar(text: str) -> str:
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"there is no day {text}") from None
+    return text
+
+
+DayName = Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$"), AfterValidator(_on_the_calendar)]
+"""A day, in UTC, as YYYY-MM-DD."""
+
+
+class JobArguments(WireModel):
+    """The days that the nightly job makes reports of; without any, all before today that have new events."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
+
+    date: DayName | None = None
+    """One day, also if it has a report."""
+    since: DayName | None = None
+    """Every day from this one on, also those that have a report."""
+    until: DayName | None = None
+    """The last of them; without it, today."""
+    backfill: bool = False
+    """Every day that has events, also those that have a report."""
+    today: bool = False
+    """Today as well, as far as it has come."""
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if sum((self.date is not None, self.since is not None, self.backfill)) > 1:
+            raise ValueError("date, since and backfill exclude each other")
+        if self.until is not None and self.since is None:
+            raise ValueError("until needs since")
+        if self.since is not None and self.until is not None and self.since > self.until:
+            raise ValueError(f"since ({self.since}) is after until ({self.until})")
+        if self.today and (self.date is not None or self.until is not None):
+            raise ValueError("today goes with neither date nor until: they say which day is the last")
+        return self
+
+    def options(self) -> list[str]:
+        """Return them as the options of a command line."""
+        named = [("--date", self.date), ("--since", self.since), ("--until", self.until)]
+        flags = [("--backfill", self.backfill), ("--today", self.today)]
+        return [part for name, day in named if day is not None for part in (name, day)] + [
+            name for name, is_set in flags if is_set
+        ]
+
+
+class JobProgress(WireModel):
+    """How far a run has come."""
+
+    stage: Annotated[str, Field(min_length=1, max_length=60)]
+    detail: Annotated[str, Field(max_length=200)] | None = None
+    """What it is at within the stage."""
+    done: Annotated[float, Field(ge=0, le=1)]
+    """Share of the whole run."""
+
+
 class JobRun(WireModel):
     """One run of a job."""
 
@@ -27,8 +87,14 @@ class JobRun(WireModel):
     ended_at: int | None = None
     outcome: Outcome | None = None
     """None while it is under way."""
+    arguments: JobArguments | None = None
+    """What it was asked for; None for what the job does by itself."""
+    progress: JobProgress | None = None
+    """How far it has come, while it is under way and if it says so."""
     counts: dict[str, int] = Field(default_factory=dict)
     """What it did, by name."""
+    reports: list[str] | None = None
+    """The days of which it has made reports, if it says so."""
     error: str | None = None
     output: str | None = None
     """The end of what a job in a process of its own has printed."""

@@ -34,7 +34,7 @@ from relay_core.frames import encode_result as encode
 from relay_core.live_state import StateUpdate
 from relay_core.metrics import MetricsSnapshot
 from relay_core.model import WireModel
-from relay_core.operations import ConfiguredAdapter, JobRun, JobState, TokenInfo
+from relay_core.operations import ConfiguredAdapter, JobArguments, JobRun, JobState, TokenInfo
 from relay_core.ratelimit import SenderUsage
 from relay_core.replay_plan import PlanHead, PlanItem, ReplayOutcome
 from relay_core.results import PublishResult
@@ -651,12 +651,19 @@ class Jobs(Result):
 
 
 class JobParams(Params):
-    """A job to run now."""
+    """A job."""
 
     name: str
     """As `jobs.list` has it."""
+
+
+class RunJobParams(JobParams):
+    """A job to run now; one that is under way is joined, if it was asked for the same."""
+
     wait: bool = True
     """Whether the answer comes when the job has ended."""
+    arguments: JobArguments | None = None
+    """For the nightly job alone."""
 
 
 class Report(Result):
@@ -667,6 +674,12 @@ class Report(Result):
     made_at: int
     """Wall time in milliseconds."""
     bytes: int
+    complete: bool | None = None
+    """Whether the day was over when it was made; this and what follows is None if the report does not say."""
+    events: int | None = None
+    """How many events it was made from."""
+    attention: int | None = None
+    """How many things in it need attention."""
 
 
 class Reports(Result):
@@ -809,7 +822,8 @@ METHODS: dict[str, Method] = {
         ),
         Method("state.unwatch", WatchParams, Done, "Receive no more of it."),
         Method("jobs.list", Nothing, Jobs, "List the jobs."),
-        Method("jobs.run", JobParams, JobRun, "Run a job now."),
+        Method("jobs.run", RunJobParams, JobRun, "Run a job now."),
+        Method("jobs.cancel", JobParams, JobRun, "Break off the run that is under way."),
         Method("reports.list", Nothing, Reports, "List the nightly reports."),
         Method("reports.get", ReportParams, ReportContent, "Return a nightly report."),
         Method("config.get", Nothing, ConfigState, "Return the configuration in force."),

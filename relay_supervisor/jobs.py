@@ -2,15 +2,19 @@
 
 `JOBS` is the list of all there is. APScheduler says when; the running is ours, by hand and by schedule alike:
 
-1. A job runs once at a time. Whoever asks for one that is under way gets that run.
+1. A job runs once at a time. Whoever asks for one that is under way gets that run, and an error if it was asked for
+   something else.
 2. A run ends as ok, failed, timed_out or cancelled, and never takes anything else with it: what it raises becomes its
    error, and it runs again at its next time. Its beginning and its end are events of kind `job`, with its name as
    `code`, and its counts (or its error) as `detail`.
-3. Upkeep runs on the loop and is cancelled when it takes too long. Spark runs in a process of its own (child.py).
+3. Upkeep runs on the loop and is cancelled when it takes too long. Spark runs in a process of its own (child.py),
+   which says how far it has come (nightly.py).
 4. Every job first runs within minutes of the start, so that a supervisor which never lives for a day is tidy, too.
 5. Times are wall time, which jumps. Forwards: what fell due in between runs once (`Every` never lists missed times).
    Backwards: a look at the clock each minute finds jobs whose next run has become too distant, and sets it anew. The
    same look wakes the scheduler, whose own timer stands still while the machine sleeps.
+6. A night that was missed (the supervisor was down, the machine asleep, another run under way) is made up for once, not
+   before a few minutes after the start.
 """
 
 from __future__ import annotations
@@ -18,18 +22,14 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import logging
-import os
-import signal
-import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from types import TracebackType
 from typing import Any, Self
 
 from apscheduler.executors.debug import DebugExecutor  # type: ignore[import-untyped]
 from apscheduler.schedulers.asyncio import AsyncIOScheduler  # type: ignore[import-untyped]
-from apscheduler.triggers.base import BaseTrigger  # type: ignore[import-untyped]
 from apscheduler.triggers.cron import CronTrigger  # type: ignore[import-untyped]
 
 from relay_core.clock import Clock
@@ -38,16 +38,17 @@ from relay_core.core import RelayCore
 from relay_core.errors import Closed, NotFound, RelayError
 from relay_core.events import EventKind
 from relay_core.maintenance import Maintenance
-from relay_core.operations import JobRun, JobState, Outcome
+from relay_core.operations import JobArguments, JobRun, JobState, Outcome
 from relay_core.tasks import Tasks
-from relay_supervisor.child import ChildResult, run_child
+from relay_supervisor.child import run_child
+from relay_supervisor.nightly import NO_SPARK, Said, call_of, check_days, day_due, how_it_ended, lacks_report
+from relay_supervisor.schedule import FIRST_RUN_SECS, Every, in_words
 
 logger = logging.getLogger(__name__)
 
 Step = Callable[[Maintenance], Awaitable[int | dict[str, int]]]
 
 UPKEEP_TIMEOUT_SECS = 600.0
-FIRST_RUN_SECS = 300
 NIGHTLY_GRACE_SECS = 6 * 3600
 """How late the nightly job may still begin; other upkeep is right at any time."""
 LOOK_SECS = 60.0
@@ -55,8 +56,6 @@ OUTPUT_KEPT = 16 * 1024  # state watchers get it
 CLOSE_GRACE_SECS = 2.0
 
 _ERROR_KEPT = 500
-_UNITS = ((3600, "h"), (60, "min"), (1, "s"))
-NO_SPARK = "the Spark part is not installed: run pip install 'relay-bus[spark]', or set jobs.metrics.command"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,21 +91,6 @@ JOBS = [
 ]
 
 
-class Every(BaseTrigger):  # type: ignore[misc]
-    """Fire at an interval; unlike APScheduler's own, never for a time that has passed."""
-
-    def __init__(self, seconds: int) -> None:
-        self._interval = timedelta(seconds=seconds)
-        self._first = timedelta(seconds=min(seconds, FIRST_RUN_SECS))
-
-    def get_next_fire_time(self, previous_fire_time: datetime | None, now: datetime) -> datetime:
-        """Return one interval after the previous time, or after now if the clock has jumped."""
-        if previous_fire_time is None:
-            return now + self._first
-        due = previous_fire_time + self._interval
-        return due if now < due <= now + self._interval else now + self._interval
-
-
 class Jobs:
     """Run the upkeep of one bus, from entering to leaving."""
 
@@ -120,12 +104,16 @@ class Jobs:
         self._running: dict[str, _Run] = {}
         self._last: dict[str, JobRun] = {}
         self._has_spark = False
+        self._entered = 0.0
+        self._night: date | None = None
+        """The newest day of which the nightly job was to make a report when it was last begun."""
         self.on_change: Callable[[], None] | None = None
         """Told when a run has begun or ended."""
 
     async def __aenter__(self) -> Self:
         """Start the schedule."""
         self._bus = self._relay.bus
+        self._entered = self._clock.monotonic()
         # Despite its name the right executor: what falls due is begun on the loop, where `Tasks` has it.
         executors, defaults = {"default": DebugExecutor()}, {"coalesce": True, "max_instances": 1}
         self.scheduler = AsyncIOScheduler(timezone=UTC, executors=executors, job_defaults=defaults)
@@ -159,26 +147,25 @@ class Jobs:
         """Return every job, in the order of `JOBS`."""
         return [self._state(job) for job in JOBS]
 
-    async def run(self, name: str) -> JobRun:
+    async def run(self, name: str, arguments: JobArguments | None = None) -> JobRun:
         """Run a job now, or join the run that is under way, and return how it went.
 
         Raises:
             NotFound: if there is no such job.
-            RelayError: with code `job_unavailable`, if it cannot run.
+            RelayError: with code `job_unavailable`, if it cannot run; with `job_busy`, if it is under way with other
+                arguments; with `invalid_params`, if it does not take these.
             Closed: if the schedule has been stopped.
         """
         # Shielded: others may wait for the same run.
-        return await asyncio.shield(self._begin(self._job(name)).ended)
+        return await asyncio.shield(self._begin(self._job(name), arguments).ended)
 
-    def start(self, name: str) -> JobState:
-        """Run a job now, without waiting for its end.
+    def start(self, name: str, arguments: JobArguments | None = None) -> JobRun:
+        """Run a job now, and return the run without waiting for its end.
 
         Raises:
             NotFound, RelayError, Closed: as `run`.
         """
-        job = self._job(name)
-        self._begin(job)
-        return self._state(job)
+        return self._begin(self._job(name), arguments).so_far()
 
     async def cancel(self, name: str) -> JobRun:
         """Break off the run that is under way, and return how far it came.
@@ -193,7 +180,7 @@ class Jobs:
         return await asyncio.shield(run.ended)
 
     def look_around(self) -> None:
-        """Set anew what has become too distant as the clock went back, begin what has fallen due, look for Spark."""
+        """Set anew what has become too distant as the clock went back, begin what has fallen due or was missed."""
         now = datetime.now(UTC)  # as the scheduler reads it
         for scheduled in self.scheduler.get_jobs():
             section = self._section(scheduled.id)
@@ -203,6 +190,8 @@ class Jobs:
         self.scheduler.wakeup()
         # Our own part may be there without what the extra brings. Asked here, as states are asked for all the time.
         self._has_spark = all(map(importlib.util.find_spec, ("spark", "pyspark")))
+        if self._clock.monotonic() - self._entered >= FIRST_RUN_SECS:
+            self._make_up()
 
     def _look(self) -> None:
         self.look_around()
@@ -236,12 +225,12 @@ class Jobs:
         return JobState(
             name=job.name,
             description=job.description,
-            schedule=_in_words(section),
+            schedule=in_words(section),
             enabled=section.enabled,
             problem=problem,
             next_run=round(scheduled.next_run_time.timestamp() * 1000) if scheduled is not None else None,
             running=run is not None,
-            last=JobRun(started_at=run.started_at) if run is not None else self._last.get(job.name),
+            last=run.so_far() if run is not None else self._last.get(job.name),
         )
 
     def _problem(self, job: Job) -> str | None:
@@ -249,21 +238,42 @@ class Jobs:
         return None if isinstance(section, JobConfig) or section.command or self._has_spark else NO_SPARK
 
     def _fall_due(self, name: str) -> None:
-        if self._problem(self._jobs[name]) is None:
+        if name not in self._running and self._problem(self._jobs[name]) is None:
             self._begin(self._jobs[name])
 
-    def _begin(self, job: Job) -> _Run:
+    def _make_up(self) -> None:
+        """Run the nightly job for a night that was missed, unless that was tried."""
+        for name in self._jobs:
+            section = self._section(name)
+            if isinstance(section, NightlyConfig) and section.enabled:
+                day = day_due(section, self._clock.now_ms())
+                if day != self._night and lacks_report(section, self._bus.data_dir, day):
+                    self._fall_due(name)
+
+    def _begin(self, job: Job, arguments: JobArguments | None = None) -> _Run:
+        if arguments == JobArguments():
+            arguments = None
+        if arguments is not None:
+            if job.steps:
+                raise RelayError(f"the job {job.name} takes no arguments", code="invalid_params")
+            check_days(arguments, self._clock.now_ms())
         run = self._running.get(job.name)
         if run is not None:
+            if run.arguments != arguments:
+                raise RelayError(_busy(run), code="job_busy")
             return run
         problem = self._problem(job)
         if problem is not None:
             raise RelayError(f"the job {job.name} cannot run: {problem}", code="job_unavailable")
-        run = _Run(job, self._clock.now_ms(), self._clock.monotonic(), asyncio.get_running_loop().create_future())
+        now = self._clock.now_ms()
+        run = _Run(job, arguments, now, self._clock.monotonic(), asyncio.get_running_loop().create_future())
         task = self._tasks.start(self._carry_out(run), name=f"job {job.name}")
         if task is None:
             raise Closed("the supervisor is stopping: no job begins any more")
         run.task = task
+        section = self._section(job.name)
+        if isinstance(section, NightlyConfig) and arguments in (None, JobArguments(today=True)):
+            self._night = day_due(section, now)
         self._running[job.name] = run
         self._bus.recorder.event(EventKind.JOB, code=job.name, status="started")
         # A callback, because a task that is cancelled before its first step runs nothing of its own.
@@ -307,15 +317,15 @@ class Jobs:
         assert isinstance(config, NightlyConfig)
         async with asyncio.timeout(self._timeout):
             await asyncio.wrap_future(self._bus.events.seal())  # so that it finds the events of this moment, too
-        directory = str(self._bus.data_dir.path)
-        command = config.command or (sys.executable, "-m", "spark", "nightly", "--data-dir", directory)
-        env = {**os.environ, "RELAY_DATA_DIR": directory}
-        result = await run_child(command, env=env, timeout=config.timeout_secs, output_limit=OUTPUT_KEPT)
+        command, env = call_of(config, self._bus.data_dir, run.arguments)
+        result = await run_child(
+            command, env=env, timeout=config.timeout_secs, output_limit=OUTPUT_KEPT, on_line=run.said.take
+        )
         run.output = result.output
         if result.timed_out:
             run.fail("timed_out", f"took longer than {config.timeout_secs} s and was killed")
         elif result.returncode != 0:
-            run.fail("failed", _how_it_ended(result))
+            run.fail("failed", how_it_ended(result))
 
     def _end(self, run: _Run) -> None:
         took = self._clock.monotonic() - run.started
@@ -324,15 +334,18 @@ class Jobs:
             logger.error(
                 "the job %s has %s: %s", run.job.name, outcome.replace("_", " "), run.error, exc_info=run.cause
             )
+        counts = run.counts | run.said.counts
         ended = JobRun(
             started_at=run.started_at,
             ended_at=self._clock.now_ms(),
             outcome=outcome,
-            counts=run.counts,
+            arguments=run.arguments,
+            counts=counts,
+            reports=run.said.reports,
             error=run.error,
             output=run.output,
         )
-        detail = run.error or " ".join(f"{name}={count}" for name, count in run.counts.items())
+        detail = run.error or " ".join(f"{name}={count}" for name, count in counts.items())
         self._bus.recorder.event(
             EventKind.JOB, code=run.job.name, status=outcome, detail=detail or None, handle_us=int(took * 1_000_000)
         )
@@ -351,9 +364,11 @@ class _Run:
     """A run under way."""
 
     job: Job
+    arguments: JobArguments | None
     started_at: int
     started: float
     ended: asyncio.Future[JobRun]
+    said: Said = field(default_factory=Said)
     counts: dict[str, int] = field(default_factory=dict)
     outcome: Outcome | None = None
     error: str | None = None
@@ -361,17 +376,19 @@ class _Run:
     cause: Exception | None = None
     task: asyncio.Task[Any] = field(init=False)
 
+    def so_far(self) -> JobRun:
+        """Return what is known of it before its end."""
+        return JobRun(started_at=self.started_at, arguments=self.arguments, progress=self.said.progress)
+
     def fail(self, outcome: Outcome, error: str, cause: Exception | None = None) -> None:
         """Say how it went wrong."""
         self.outcome, self.error, self.cause = outcome, error, cause
 
 
-def _in_words(section: JobConfig | NightlyConfig) -> str:
-    if isinstance(section, NightlyConfig):
-        return f"daily at {section.at} UTC"
-    secs = section.every_secs
-    size, unit = next((size, unit) for size, unit in _UNITS if (secs % size == 0 and secs >= 2 * size) or size == 1)
-    return f"every {secs // size} {unit}"
+def _busy(run: _Run) -> str:
+    name = run.job.name
+    how = f"with {' '.join(run.arguments.options())}" if run.arguments is not None else "without arguments"
+    return f"the job {name} is under way {how}: wait for its end, or end it with 'relay jobs cancel {name}'"
 
 
 def _describe(error: Exception) -> str:
@@ -380,12 +397,3 @@ def _describe(error: Exception) -> str:
     text = error.message if isinstance(error, RelayError) else f"{type(error).__name__}: {error}".removesuffix(": ")
     # Names of files may hold lone surrogates, which JSON cannot.
     return text[:_ERROR_KEPT].encode(errors="replace").decode()
-
-
-def _how_it_ended(result: ChildResult) -> str:
-    if result.returncode < 0:
-        number = -result.returncode
-        return f"was killed by {signal.Signals(number).name if number in set(signal.Signals) else f'signal {number}'}"
-    lines = result.output.split("\n")
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    return f"exit code {result.returncode}" + (f": {last[:_ERROR_KEPT]}" if last else "")

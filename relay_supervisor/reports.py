@@ -1,12 +1,17 @@
 """The nightly reports, as Spark has left them: ``reports/date=YYYY-MM-DD/report.json``. No JVM is needed to read one.
 
-A report is swapped in when it is complete, so whatever lies under such a name can be read. Blocks.
+1. A report is swapped in when it is complete, so whatever lies under such a name can be read.
+2. The first line of a report is its head (spark/report/model.py): listing reports reads that line alone, and a report
+   that begins otherwise is listed without what a head would say.
+
+Blocks.
 """
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -17,6 +22,7 @@ from relay_core.protocol import Report, ReportContent
 MAX_BYTES = 3 * 1024 * 1024
 """Of one report: it must fit into a frame."""
 
+_HEAD_BYTES = 2048
 _NAME = re.compile(r"date=(\d{4}-\d{2}-\d{2})")
 
 
@@ -26,9 +32,34 @@ def find_reports(directory: Path) -> list[Report]:
     for path in directory.glob("date=*/report.json"):
         name = _NAME.fullmatch(path.parent.name)
         if name is not None and path.is_file():
-            about = path.stat()
-            found.append(Report(date=name[1], made_at=int(about.st_mtime * 1000), bytes=about.st_size))
+            found.append(_listed(path, name[1]))
     return sorted(found, key=lambda report: report.date, reverse=True)
+
+
+def _listed(path: Path, date: str) -> Report:
+    about, head = path.stat(), _read_head(path)
+    whole, events, attention = (head.get(key) for key in ("complete", "events", "attentionCount"))
+    return Report(
+        date=date,
+        made_at=int(about.st_mtime * 1000),
+        bytes=about.st_size,
+        complete=whole if isinstance(whole, bool) else None,
+        events=events if _is_count(events) else None,
+        attention=attention if _is_count(attention) else None,
+    )
+
+
+def _read_head(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            head = orjson.loads(file.readline(_HEAD_BYTES).rstrip().removesuffix(b",") + b"}")
+    except (OSError, ValueError):
+        return {}
+    return head if isinstance(head, dict) else {}
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def read_report(directory: Path, date: str | None) -> ReportContent:

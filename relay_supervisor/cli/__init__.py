@@ -29,7 +29,7 @@ COMMANDS: dict[str, list[Listed]] = {
         Listed("senders", "breakers:senders_app", "What each sender has used of its rate limit."),
         Listed("trace", "trace:app", "What became of a message, hop by hop."),
         Listed("traces", "trace:list_app", "Messages by id, subject, sender or status, newest first."),
-        Listed("report", "jobs:report_app", "Nightly reports: list, show, run."),
+        Listed("report", "reports:app", "Nightly reports: list, show, run."),
     ],
     "Send and receive": [
         Listed("publish", "publish:app", "Publish a message, or many; wait for an answer."),
@@ -45,7 +45,7 @@ COMMANDS: dict[str, list[Listed]] = {
         Listed("adapters", "adapters:app", "Adapters: list, enable, disable, test, reload."),
         Listed("access", "access:app", "Who may publish to what: list, add, rm."),
         Listed("token", "access:token_app", "Tokens for agents: list, add, rm."),
-        Listed("jobs", "jobs:app", "Scheduled upkeep: list, run."),
+        Listed("jobs", "jobs:app", "Scheduled upkeep: list, run, cancel."),
         Listed("config", "config:app", "The configuration in force: show, reload."),
         Listed("demo", "demo:app", "The dashboard on live demo traffic."),
     ],

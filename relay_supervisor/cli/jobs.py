@@ -1,4 +1,4 @@
-"""``relay jobs`` and ``relay report``: the scheduled upkeep, and what the nightly job leaves."""
+"""``relay jobs``, and ``relay report run``: the scheduled upkeep. What the nightly job leaves is reports.py's part."""
 
 from __future__ import annotations
 
@@ -8,18 +8,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from relay_supervisor.cli.command import Session, command
-from relay_supervisor.cli.entry import ExitCode
+from relay_supervisor.cli.entry import ExitCode, UsageError
 from relay_supervisor.cli.groups import new_group
-from relay_supervisor.cli.show import Painted, ago, lasting, number, safe, table
+from relay_supervisor.cli.show import Painted, ago, lasting, number, paint, safe, table
 
 if TYPE_CHECKING:
-    from relay_core.operations import JobRun, JobState
+    from pathlib import Path
+
+    from relay_core.operations import JobArguments, JobRun, JobState
 
 app = new_group("Scheduled upkeep.")
 report_app = new_group("Nightly reports.")
 
 REPORT_JOB = "metrics"
+_DAY = "YYYY-MM-DD"
 
+Name = Annotated[str, typer.Argument(help="As in 'relay jobs'.")]
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Start it and return at once.")]
 
 
@@ -38,43 +42,41 @@ async def list_jobs(session: Session) -> None:
 
 
 @command(app, "run", examples=["relay jobs run expire", "relay jobs run metrics --no-wait"])
-async def run_job(
-    session: Session, name: Annotated[str, typer.Argument(help="As in 'relay jobs'.")], no_wait: NoWait = False
-) -> int:
+async def run_job(session: Session, name: Name, no_wait: NoWait = False) -> int:
     """Run a job now and show how it went."""
-    return await _run(session, name, no_wait)
+    run = await _run(session, name, no_wait)
+    session.show(run.to_wire(), lambda: _run_lines(name, run))
+    return _exit_code(run)
 
 
-@command(report_app, "list", examples=["relay report", "relay report list --json"])
-async def list_reports(session: Session) -> None:
-    """List the nightly reports, newest first."""
-    from relay_core.clock import SystemClock
-
-    reports = await session.client.reports()
-    now = SystemClock().now_ms()
-    session.show(
-        reports.to_wire(),
-        lambda: table(
-            ["DATE", "MADE", "BYTES"],
-            [[one.date, ago(one.made_at, now), one.bytes] for one in reports.reports],
-            empty="no report yet: 'relay report run' makes one",
-        ),
-    )
+@command(app, "cancel", examples=["relay jobs cancel metrics"])
+async def cancel_job(session: Session, name: Name) -> None:
+    """Break off the run of a job that is under way, with all its processes."""
+    run = await session.client.cancel_job(name)
+    session.show(run.to_wire(), lambda: _run_lines(name, run))
 
 
-@command(report_app, "show", examples=["relay report show", "relay report show 2026-01-31 --json"])
-async def show_report(
-    session: Session, date: Annotated[str | None, typer.Argument(help="Such as 2026-01-31; else the newest.")] = None
-) -> None:
-    """Show a nightly report."""
-    report = await session.client.report(date)
-    session.show(report.to_wire(), lambda: [f"report of {report.date}", *_outline(report.report)])
-
-
-@command(report_app, "run", examples=["relay report run"])
-async def run_report(session: Session, no_wait: NoWait = False) -> int:
-    """Make the nightly report now."""
-    return await _run(session, REPORT_JOB, no_wait)
+@command(
+    report_app,
+    "run",
+    examples=["relay report run", "relay report run --date 2026-01-31", "relay report run --since 2026-01-01"],
+    more="Without options: of every day that has new events, and of today as far as it has come.",
+)
+async def run_report(
+    session: Session,
+    date: Annotated[str | None, typer.Option(help="Of this day, in UTC, also if there is one.", metavar=_DAY)] = None,
+    since: Annotated[str | None, typer.Option(help="Of every day from this one on.", metavar=_DAY)] = None,
+    until: Annotated[str | None, typer.Option(help="With --since: the last day; else today.", metavar=_DAY)] = None,
+    backfill: Annotated[bool, typer.Option("--backfill", help="Of every day that has events.")] = False,
+    no_wait: NoWait = False,
+) -> int:
+    """Make nightly reports now, and show how far it is."""
+    run = await _run(session, REPORT_JOB, no_wait, _arguments(date, since, until, backfill))
+    if run.outcome == "ok" and run.reports is not None and not session.as_json:
+        session.print(_report_lines(run, await _reports_dir(session)))
+    else:
+        session.show(run.to_wire(), lambda: _run_lines(REPORT_JOB, run))
+    return _exit_code(run)
 
 
 def job_rows(jobs: Iterable[JobState], now_ms: int) -> list[list[Any]]:
@@ -91,10 +93,66 @@ def job_rows(jobs: Iterable[JobState], now_ms: int) -> list[list[Any]]:
     ]
 
 
-async def _run(session: Session, name: str, no_wait: bool) -> int:
-    run = await session.client.run_job(name, wait=not no_wait)
-    session.show(run.to_wire(), lambda: _run_lines(name, run))
+async def _run(session: Session, name: str, no_wait: bool, arguments: JobArguments | None = None) -> JobRun:
+    if no_wait:
+        return await session.client.run_job(name, wait=False, arguments=arguments)
+    from relay_supervisor.cli.follow import run_and_follow
+
+    return await run_and_follow(session, name, arguments)
+
+
+def _exit_code(run: JobRun) -> int:
     return ExitCode.OK if run.outcome in ("ok", None) else ExitCode.ERROR
+
+
+def _arguments(date: str | None, since: str | None, until: str | None, backfill: bool) -> JobArguments:
+    """Return the days that the options mean.
+
+    Raises:
+        UsageError: if they mean none.
+    """
+    from pydantic import ValidationError
+
+    from relay_core.operations import JobArguments
+
+    whole = date is None and since is None and until is None and not backfill
+    try:
+        return JobArguments(date=date, since=since, until=until, backfill=backfill, today=whole)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        option = f"--{first['loc'][0]}: " if first["loc"] else ""
+        text = "a day is YYYY-MM-DD" if first["type"] == "string_pattern_mismatch" else first["msg"]
+        raise UsageError(option + text.removeprefix("Value error, ")) from None
+
+
+async def _reports_dir(session: Session) -> Path | None:
+    """Return where the reports are, if that is on this machine."""
+    from pathlib import Path
+
+    from relay_core.config import NightlyConfig
+
+    server, state = await session.client.info(), await session.client.config()
+    nightly = NightlyConfig.model_validate(state.config["jobs"][REPORT_JOB])
+    return nightly.reports_dir(Path(server.data_dir) / "reports")
+
+
+def _report_lines(run: JobRun, directory: Path | None) -> Iterator[str]:
+    """Yield what a run has made, and how to look at it."""
+    from urllib.parse import quote
+
+    days, counts = sorted(run.reports or ()), run.counts
+    took = lasting((run.ended_at - run.started_at) / 1000) if run.ended_at is not None else "?"
+    if not days:
+        yield f"no day has new events: no report was made ({took}); --date makes one anew"
+        return
+    made = f"the report of {days[0]}" if len(days) == 1 else f"{len(days)} reports, {days[0]} to {days[-1]},"
+    events = f" from {number(counts['events'])} events" if "events" in counts else ""
+    yield f"made {made}{events} in {took}"
+    if bad := counts.get("bad_lines"):
+        yield paint(f"  {number(bad)} lines of the event log could not be read: they were put aside", "yellow")
+    yield f"  relay report show {days[-1]}"
+    if directory is not None and (page := directory / f"date={days[-1]}" / "report.html").is_file():
+        yield f"  file://{quote(str(page), safe='/=')}"
 
 
 def _run_lines(name: str, run: JobRun) -> Iterator[str]:
@@ -121,16 +179,9 @@ def _next(job: JobState, now_ms: int) -> str:
 def _outcome(run: JobRun) -> Painted | str:
     if run.outcome in ("failed", "timed_out"):
         return Painted(f"{run.outcome.replace('_', ' ')}: {run.error or ''}", "red")
+    if run.progress is not None:
+        from relay_supervisor.cli.follow import progress_words
+
+        return f"running: {progress_words(run.progress)}"
     counts = ", ".join(f"{count} {what}" for what, count in run.counts.items() if count)
     return f"{run.outcome or 'running'}{': ' + counts if counts else ''}"
-
-
-def _outline(value: Any, indent: int = 1) -> Iterator[str]:
-    """Yield a report's parts as an indented outline."""
-    space = "  " * indent
-    for key, part in value.items() if isinstance(value, dict) else enumerate(value, 1):
-        if isinstance(part, dict | list) and part:
-            yield f"{space}{safe(key)}"
-            yield from _outline(part, indent + 1)
-        else:
-            yield f"{space}{safe(key)}: {safe(number(part) if isinstance(part, int | float) else part)}"

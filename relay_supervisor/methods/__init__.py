@@ -81,6 +81,7 @@ HANDLERS: dict[str, Handler] = {
     "state.unwatch": serving.unwatch,
     "jobs.list": operating.list_jobs,
     "jobs.run": operating.run_job,
+    "jobs.cancel": operating.cancel_job,
     "reports.list": operating.list_reports,
     "reports.get": operating.get_report,
     "config.get": serving.get_config,

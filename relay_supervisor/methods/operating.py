@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 from relay_core.breaker import CircuitState
+from relay_core.errors import NotFound
 from relay_core.metrics import MetricsSnapshot
 from relay_core.operations import ConfiguredAdapter, JobRun
 from relay_core.protocol import (
@@ -29,6 +31,7 @@ from relay_core.protocol import (
     ReportParams,
     Reports,
     ResetBreakerParams,
+    RunJobParams,
     Senders,
     Spans,
     Tokens,
@@ -165,19 +168,33 @@ def list_jobs(services: Services, connection: Connection, params: Nothing) -> Jo
     return Jobs(jobs=services.jobs.states())
 
 
-def run_job(services: Services, connection: Connection, params: JobParams) -> Any:
+def run_job(services: Services, connection: Connection, params: RunJobParams) -> Any:
     """Run a job now; the answer comes when it has ended, unless the client does not want to wait."""
     if params.wait:
-        return services.jobs.run(params.name)
-    services.jobs.start(params.name)
-    return JobRun(started_at=services.relay.bus.clock.now_ms())
+        return services.jobs.run(params.name, params.arguments)
+    return services.jobs.start(params.name, params.arguments)
+
+
+async def cancel_job(services: Services, connection: Connection, params: JobParams) -> JobRun:
+    """Break off the run that is under way; the answer comes when all its processes have ended."""
+    return await services.jobs.cancel(params.name)
 
 
 async def list_reports(services: Services, connection: Connection, params: Nothing) -> Reports:
     """List the nightly reports."""
-    return Reports(reports=await asyncio.to_thread(find_reports, services.relay.bus.data_dir.reports))
+    return Reports(reports=await asyncio.to_thread(find_reports, _reports_dir(services)))
 
 
 async def get_report(services: Services, connection: Connection, params: ReportParams) -> ReportContent:
     """Return a nightly report."""
-    return await asyncio.to_thread(read_report, services.relay.bus.data_dir.reports, params.date)
+    return await asyncio.to_thread(read_report, _reports_dir(services), params.date)
+
+
+def _reports_dir(services: Services) -> Path:
+    bus = services.relay.bus
+    nightly = bus.config.jobs.metrics
+    directory = nightly.reports_dir(bus.data_dir.reports)
+    if directory is None:
+        where = nightly.output
+        raise NotFound(f"the reports are not on this machine: jobs.metrics.output has them in {where}", what=where)
+    return directory

@@ -12,6 +12,7 @@ from relay_core.config import (
     BackpressureConfig,
     BudgetConfig,
     CircuitBreakerConfig,
+    NightlyConfig,
     RateLimitConfig,
     RelayConfig,
     ReliabilityConfig,
@@ -113,6 +114,17 @@ def test_a_merge_changes_only_the_fields_it_names() -> None:
             "(got 0)",
             id="override-of-zero",
         ),
+        pytest.param(
+            {"jobs": {"metrics": {"master": "local[2]", "remote": "sc://host"}}},
+            "jobs.metrics",
+            "master and remote exclude each other",
+            id="two-sparks",
+        ),
+        pytest.param({"jobs": {"metrics": {"keepDays": 0}}}, "jobs.metrics.keepDays", "(got 0)", id="kept-for-no-day"),
+        pytest.param(
+            {"jobs": {"metrics": {"output": "reports"}}}, "jobs.metrics.output", "(got 'reports')", id="relative-path"
+        ),
+        pytest.param({"jobs": {"metrics": {"conf": {"a": 1}}}}, "jobs.metrics.conf.a", "(got 1)", id="conf-not-text"),
     ],
 )
 def test_a_mistake_is_named(overlay: dict[str, Any], key: str, says: str) -> None:
@@ -121,6 +133,24 @@ def test_a_mistake_is_named(overlay: dict[str, Any], key: str, says: str) -> Non
     assert caught.value.key == key
     assert caught.value.path == "/etc/config.json"
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("output", "directory"),
+    [
+        (None, "/data/reports"),
+        ("/srv/a b", "/srv/a b"),
+        ("/srv/a:b", "/srv/a:b"),
+        ("file:///srv/a%20b", "/srv/a%20b"),
+        ("file:/srv/a", "/srv/a"),
+        ("FILE://localhost/srv/a", "/srv/a"),
+        ("s3a://bucket/a", None),
+        ("hdfs://host:9000/a", None),
+    ],
+)
+def test_the_reports_are_on_this_machine_or_elsewhere(output: str | None, directory: str | None) -> None:
+    found = NightlyConfig(output=output).reports_dir(Path("/data/reports"))
+    assert found == (Path(directory) if directory is not None else None)
 
 
 def test_a_section_refuses_unknown_keys_in_python_too() -> None:

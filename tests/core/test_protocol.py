@@ -17,6 +17,7 @@ from relay_core.deadletters import DeadLetterFilter
 from relay_core.envelope import BudgetOverrides
 from relay_core.errors import ProtocolError
 from relay_core.model import WireModel
+from relay_core.operations import JobArguments
 from relay_core.protocol import METHODS, NOTIFICATIONS, Method, Params, parse_params
 from relay_core.signals import Signal, SignalType
 
@@ -114,7 +115,11 @@ EXAMPLES: dict[type[Params], list[Params]] = {
         protocol.TracesParams(id="0", subject=A, sender="b", status="failed", since=1, until=2, limit=3, cursor="c"),
     ],
     protocol.WatchParams: [protocol.WatchParams(watch_id="w")],
-    protocol.JobParams: [protocol.JobParams(name="purge"), protocol.JobParams(name="purge", wait=False)],
+    protocol.JobParams: [protocol.JobParams(name="purge")],
+    protocol.RunJobParams: [
+        protocol.RunJobParams(name="purge", wait=False),
+        protocol.RunJobParams(name="metrics", arguments=JobArguments(since="2026-01-31", until="2026-02-01")),
+    ],
     protocol.ReportParams: [protocol.ReportParams(), protocol.ReportParams(date="2026-01-31")],
 }
 

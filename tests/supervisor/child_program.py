@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+import select
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import NoReturn
 
@@ -48,7 +50,22 @@ def main(word: str, *arguments: str) -> None:
             os.write(1, b"x" * int(size))
             os._exit(0)
         case "environment", ():
-            os.write(1, repr([os.environ["RELAY_DATA_DIR"], sys.stdin.read(), os.getsid(0) == os.getpid()]).encode())
+            waits = not select.select([0], [], [], 0)[0]  # neither input nor its end
+            os.write(1, repr([os.environ["RELAY_DATA_DIR"], waits, os.getsid(0) == os.getpid()]).encode())
+        case "write", parts:  # each at a time of its own
+            for part in parts:
+                os.write(1, part.encode().decode("unicode_escape").encode("latin-1"))
+                time.sleep(0.02)  # noqa: TID251 - it is for the reader to come in between
+        case "say", (gate, *lines):  # then wait for somebody to write to the gate, and say that, too
+            os.write(1, "".join(f"{line}\n" for line in lines).encode())
+            os.write(1, Path(gate).read_bytes())
+        case "watchful", (own, grandchild):  # ends with all of its own when its parent is gone
+            if os.environ["RELAY_PARENT_PIPE"] != "1" or os.fork() == 0:
+                stay(grandchild)
+            Path(own + "~").write_text(str(os.getpid()))
+            os.rename(own + "~", own)
+            sys.stdin.read()
+            os.killpg(0, signal.SIGKILL)
         case "polite", (pid_file,):
             signal.signal(signal.SIGTERM, leave)
             os.write(1, b"hello\n")

@@ -182,11 +182,17 @@ async def _kill_and_start(daemon: Daemon) -> None:
 
 
 @contextmanager
-def a_relay(root: Path, config: Mapping[str, Any] = UNLIMITED, *, adapters: bool = False) -> Iterator[Relay]:
+def a_relay(
+    root: Path,
+    config: Mapping[str, Any] = UNLIMITED,
+    *,
+    adapters: bool = False,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[Relay]:
     """Run a supervisor for the tests of a module."""
     with asyncio.Runner() as runner:
         stack = AsyncExitStack()
-        daemon = runner.run(stack.enter_async_context(a_daemon(root, config, started=False)))
+        daemon = runner.run(stack.enter_async_context(a_daemon(root, config, started=False, environment=environment)))
         try:
             if adapters:
                 plugin = daemon.data_dir / "broken.py"

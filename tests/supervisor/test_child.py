@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import pytest
 import uvloop
 
-from relay_supervisor.child import OUTPUT_LIMIT, ChildResult, run_child
+from relay_supervisor.child import LINE_LIMIT, OUTPUT_LIMIT, ChildResult, run_child
 
 PROGRAM = str(Path(__file__).with_name("child_program.py"))
 WAIT = 30.0
@@ -102,16 +102,58 @@ def test_a_child_that_ends_by_itself(run: Run, arguments: list[object], returnco
     assert run(program(*arguments)) == ChildResult(returncode, output, timed_out=False)
 
 
-def test_a_child_has_its_environment_no_input_and_a_session_of_its_own(run: Run) -> None:
+def test_a_child_has_its_environment_an_input_that_stays_open_and_a_session_of_its_own(run: Run) -> None:
     env = {**os.environ, "RELAY_DATA_DIR": "/somewhere"}
     result = run(run_child([sys.executable, PROGRAM, "environment"], env=env, timeout=WAIT))
-    assert result.output == "['/somewhere', '', True]"
+    assert result.output == "['/somewhere', True, True]"
 
 
 def test_the_end_of_much_output_is_kept(run: Run) -> None:
     result = run(program("print", 4_000_000, limit=1000))
     assert (result.returncode, len(result.output)) == (0, 1000)
     assert result.output.endswith("\n0123456789abcde\nlast \N{REPLACEMENT CHARACTER}\n")
+
+
+LONG = "x" * (LINE_LIMIT + 1)
+TOLD: dict[str, tuple[list[str], list[str], str]] = {
+    "a line": (["one\\n"], ["one"], "one\n"),
+    "a line in pieces": (["o", "n", "e\\ntwo\\n"], ["one", "two"], "one\ntwo\n"),
+    "what is taken is not kept": (["a\\n@b\\n@\\nc\\n"], ["a", "@b", "@", "c"], "a\nc\n"),
+    "empty lines": (["\\n\\n"], ["", ""], "\n\n"),
+    "a line without an end": (["a\\n@b"], ["a"], "a\n@b"),
+    "bytes that are no text": (["@\\xff\\n"], ["@\N{REPLACEMENT CHARACTER}"], ""),
+    "as long as may be": (["x" * LINE_LIMIT, "\\n@a\\n"], ["x" * LINE_LIMIT, "@a"], "x" * LINE_LIMIT + "\n"),
+    "too long": ([f"@{LONG}\\n@a\\n"], ["@a"], f"@{LONG}\n"),
+    "too long in pieces": ([f"@{LONG}", "@b", "@c\\n@a\\n"], ["@a"], f"@{LONG}@b@c\n"),
+}
+
+
+@pytest.mark.parametrize(("parts", "told", "kept"), TOLD.values(), ids=TOLD)
+def test_lines_are_told_as_they_come_and_those_that_are_taken_are_not_kept(
+    run: Run, parts: list[str], told: list[str], kept: str
+) -> None:
+    seen: list[str] = []
+
+    def take(line: str) -> bool:
+        seen.append(line)
+        return line.startswith("@")
+
+    command = [sys.executable, PROGRAM, "write", *parts]
+    result = run(run_child(command, env=dict(os.environ), timeout=WAIT, on_line=take))
+    assert (seen, result.output, result.returncode) == (told, kept, 0)
+
+
+def test_a_flood_without_a_line_is_bounded_also_for_who_wants_lines(run: Run) -> None:
+    size = 1024 * 1024
+    seen: list[str] = []
+
+    def take(line: str) -> bool:
+        seen.append(line)
+        return False
+
+    command = [sys.executable, "-c", f"import os; os.write(1, b'x' * {size}); os.write(1, b'\\nlast\\n')"]
+    result = run(run_child(command, env={}, timeout=WAIT, output_limit=100, on_line=take))
+    assert (seen, result.output) == (["last"], "x" * 94 + "\nlast\n")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux makes a pipe larger")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import pty
+import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -132,7 +134,167 @@ def test_a_report_is_shown(relay: Relay) -> None:
     assert "messages: 12,345" in shown.out
     assert "name: relay.a" in shown.out
     assert document == {"date": "2026-01-31", "report": {"messages": 12345, "senders": [{"name": "relay.a"}]}}
-    assert relay("report", "run", code=1).out == ""  # the Spark part is not there
+
+
+# Making a report
+
+
+SAYS = """
+import json, os, pathlib, sys
+day, (gate, *lines) = "2026-01-30", sys.argv[1:]
+place = pathlib.Path(os.environ["RELAY_DATA_DIR"]) / "reports" / f"date={day}"
+place.mkdir(parents=True, exist_ok=True)
+for name in ("report.json", "report.html"):
+    (place / name).write_text("{}")
+print("asked for", os.environ["RELAY_JOB_OPTIONS"], *lines, sep="\\n", flush=True)
+text = open(gate).read()  # which waits for somebody to write
+print(text or json.dumps({"result": {"reports": [day], "events": 1234, "badLines": 2}}), flush=True)
+sys.exit(text.startswith("no"))
+"""
+STAGES = ['{"progress": {"stage": "ingest", "done": 0.1}}', '{"progress": {"stage": "tab\\u001bles", "done": 0.45}}']
+
+
+@pytest.fixture
+def gate(relay: Relay, tmp_path: Path) -> Iterator[Path]:
+    """Have the report made by a program of ours, which waits until somebody has written to the gate."""
+    assert relay.daemon is not None
+    path = tmp_path / "gate"
+    os.mkfifo(path)
+    before = json.loads((relay.daemon.data_dir / "config.json").read_text())
+    nightly = {"enabled": False, "command": [sys.executable, "-c", SAYS, str(path), *STAGES]}
+    relay.daemon.write_config({**before, "jobs": {"metrics": nightly}})
+    relay("config", "reload")
+    yield path
+    if running(relay):
+        relay.ask("jobs.cancel", name="metrics")
+    relay.daemon.write_config(before)
+    relay("config", "reload")
+
+
+def until_at(relay: Relay, stage: str) -> None:
+    """Return once the job says that it has come to a stage."""
+    for _ in range(3000):
+        if running(relay).get("progress", {}).get("stage") == stage:
+            return
+    raise AssertionError(running(relay))
+
+
+def running(relay: Relay) -> Any:
+    """Return the run of the job that is under way, or nothing."""
+    (job,) = [job for job in relay.ask("jobs.list")["jobs"] if job["name"] == "metrics"]
+    return job["last"] if job["running"] else {}
+
+
+def test_a_report_is_made_with_its_stages_on_stderr_and_the_next_commands_on_stdout(relay: Relay, gate: Path) -> None:
+    process = relay.start("report", "run")
+    assert process.stderr is not None
+    until_at(relay, "tab\x1bles")
+    assert "running: 45 % tab\\x1bles" in relay("jobs").out
+    told = process.stderr.readline()
+    while "tab" not in told:  # of a stage that was over between two looks nothing is told
+        told = process.stderr.readline()
+    assert told.startswith("metrics: tab\\x1bles (45 %, ")
+    gate.write_text("")
+    out = end(process).out.splitlines()
+    assert out[0].startswith("made the report of 2026-01-30 from 1,234 events in ")
+    assert out[1:3] == [
+        "  2 lines of the event log could not be read: they were put aside",
+        "  relay report show 2026-01-30",
+    ]
+    page = Path(out[3].strip().removeprefix("file://"))
+    assert page.name == "report.html"
+    assert page.is_file()
+
+
+@pytest.mark.parametrize(
+    ("options", "asked"),
+    [
+        ([], "--today"),
+        (["--date", "2026-01-31"], "--date 2026-01-31"),
+        (["--since", "2026-01-30", "--until", "2026-01-31"], "--since 2026-01-30 --until 2026-01-31"),
+        (["--backfill"], "--backfill"),
+    ],
+)
+def test_days_are_asked_for_and_the_answer_is_one_document(
+    relay: Relay, gate: Path, options: list[str], asked: str
+) -> None:
+    relay("report", "run", *options, "--no-wait")
+    until_at(relay, "tab\x1bles")
+    assert "under way" in relay("report", "run", "--date", "2020-01-01", code=1).err
+    joined = relay.start("report", "run", *options, "--json")
+    assert joined.stderr is not None
+    assert "45 %" in joined.stderr.readline()  # it has joined
+    gate.write_text("")
+    run = end(joined).json
+    assert (run["outcome"], run["reports"]) == ("ok", ["2026-01-30"])
+    assert run["counts"] == {"reports": 1, "events": 1234, "bad_lines": 2}
+    assert run["output"] == f"asked for\n{asked}\n"
+
+
+def test_a_report_that_fails_says_how(relay: Relay, gate: Path) -> None:
+    process = relay.start("report", "run")
+    until_at(relay, "tab\x1bles")
+    gate.write_text("no room left\n")
+    out = end(process, code=1).out
+    assert "metrics: failed in" in out
+    assert "exit code 1: no room left" in out
+
+
+def test_who_interrupts_the_command_leaves_the_run_alone_and_is_told_how_to_end_it(relay: Relay, gate: Path) -> None:
+    process = relay.start("report", "run")
+    until_at(relay, "tab\x1bles")
+    assert process.stderr is not None
+    process.stderr.readline()  # it is following
+    process.send_signal(signal.SIGINT)
+    left = end(process, code=130)
+    assert left.out == ""
+    assert "metrics goes on in the supervisor" in left.err
+    assert "'relay jobs cancel metrics' ends it" in left.err
+    until_at(relay, "tab\x1bles")
+    shown = relay.real("jobs", "cancel", "metrics")
+    assert "metrics: cancelled in" in shown.out
+    assert "not running" in relay("jobs", "cancel", "metrics", code=1).err
+
+
+def test_on_a_terminal_progress_is_one_line_that_is_gone_at_the_end(relay: Relay, gate: Path) -> None:
+    leader, follower = pty.openpty()
+    try:
+        process = relay.start("report", "run", stderr=follower)
+        shown = b""
+        while b"45 % tab\\x1bles" not in shown:
+            shown += os.read(leader, 4096)
+        assert "metrics ██████████░░░░░░░░░░░░░░ ".encode() in shown
+        gate.write_text("")
+        end(process)
+        shown += os.read(leader, 4096)
+    finally:
+        os.close(follower)
+        os.close(leader)
+    assert b"\n" not in shown
+    assert shown.endswith(b"\r\x1b[K")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--date", "yesterday"], "--date: a day is YYYY-MM-DD"),
+        (["--since", "2026-02-30"], "--since: there is no day 2026-02-30"),
+        (["--since", "2026-02-02", "--until", "2026-02-01"], "since (2026-02-02) is after until (2026-02-01)"),
+        (["--until", "2026-02-01"], "until needs since"),
+        (["--date", "2026-02-01", "--backfill"], "date, since and backfill exclude each other"),
+        (["--date", "2999-01-01"], "date: 2999-01-01 has not come yet"),
+    ],
+)
+def test_days_that_make_no_sense_are_a_wrong_call(relay: Relay, options: list[str], text: str) -> None:
+    assert text in relay("report", "run", *options, code=2).err
+
+
+def test_without_spark_it_says_how_to_get_it(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['pyspark'] = None")
+    with a_relay(tmp_path, environment={"PYTHONPATH": str(tmp_path)}) as relay:
+        told = relay("report", "run", code=1)
+        assert told.out == ""
+        assert "pip install 'relay-bus[spark]'" in told.err
 
 
 def test_the_configuration_is_reloaded_and_its_problems_are_told(relay: Relay) -> None:

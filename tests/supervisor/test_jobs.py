@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import json
+import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from relay_core import NotFound, RelayConfig, RelayCore, RelayError
 from relay_core.clock import SystemClock
 from relay_core.config import JobConfig, JobsConfig, NightlyConfig
 from relay_core.errors import Closed
 from relay_core.events import Event, read_events
-from relay_core.operations import JobRun, JobState
+from relay_core.operations import JobArguments, JobProgress, JobRun, JobState
 from relay_core.testing import FakeClock
-from relay_supervisor.jobs import FIRST_RUN_SECS, JOBS, Every, Jobs
+from relay_supervisor.jobs import JOBS, Jobs
+from relay_supervisor.nightly import Said
+from relay_supervisor.schedule import FIRST_RUN_SECS, Every
+from tests.supervisor.daemon import a_daemon
 
 PROGRAM = str(Path(__file__).with_name("child_program.py"))
 A, SENDER = "relay.agent.a", "relay.agent.s"
@@ -29,6 +37,7 @@ NAMES = ["expire", "purge", "unread", "retention", "index", "metrics"]
 OFF = JobsConfig.model_validate({name: {"enabled": False} for name in NAMES})
 """Nothing runs by itself."""
 NOW = datetime(2026, 3, 29, 12, tzinfo=UTC)
+SPAN = ["--since", "2020-01-30", "--until", "2020-02-01"]
 
 
 @pytest.fixture
@@ -167,9 +176,8 @@ async def test_whoever_asks_for_a_job_that_runs_joins_it(relay: RelayCore, jobs:
     jobs.on_change = lambda: changes.append(state(jobs, "retention").running)
     async with asyncio.TaskGroup() as group, relay.bus.opening:
         begun = jobs.start("retention")
-        assert begun.running
-        assert begun.last is not None
-        assert begun.last.outcome is None
+        assert begun.outcome is None
+        assert (state(jobs, "retention").running, state(jobs, "retention").last) == (True, begun)
         waiters = [group.create_task(jobs.run("retention")) for _ in range(3)]
         await asyncio.sleep(0)
         waiters[0].cancel()  # who gives up waiting stops nobody
@@ -264,8 +272,10 @@ async def test_our_own_spark_part_is_what_runs_by_default(
     monkeypatch.syspath_prepend(tmp_path)
     jobs.look_around()
     assert state(jobs, "metrics").problem is None
-    run = await jobs.run("metrics")
-    assert (run.outcome, run.output) == ("ok", f"['nightly', '--data-dir', {str(data_dir)!r}]\n")
+    for asked, options in ((None, []), (JobArguments(since="2020-01-30", until="2020-02-01"), SPAN)):
+        run = await jobs.run("metrics", asked)
+        assert run.outcome == "ok"
+        assert run.output == f"{['nightly', '--data-dir', str(data_dir), *options]}\n"
 
 
 @pytest.mark.parametrize("missing", ["spark", "pyspark"])
@@ -290,6 +300,315 @@ async def test_without_the_spark_part_its_job_says_how_to_get_it(
     monkeypatch.undo()
     jobs.apply(command("exit", 0))
     assert state(jobs, "metrics").problem is None
+
+
+# What the process says, and what it is asked for
+
+
+def said(done: float, stage: str = "tables", **more: Any) -> str:
+    return json.dumps({"progress": {"stage": stage, "done": done, **more}})
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Path:
+    """Return a pipe: whoever reads it waits until somebody has written."""
+    os.mkfifo(tmp_path / "gate")
+    return tmp_path / "gate"
+
+
+async def test_how_far_a_run_is_is_seen_while_it_runs_and_what_it_has_made_afterwards(jobs: Jobs, gate: Path) -> None:
+    jobs.apply(command("say", gate, "hello", said(0.1, "ingest"), said(0.45, detail="latency")))
+    result = {"reports": ["2026-11-15", "2026-11-16"], "events": 200_000, "badLines": 3, "tookMs": 14_000}
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(jobs.run("metrics"))
+        await until(lambda: progress(jobs) == JobProgress(stage="tables", detail="latency", done=0.45))
+        write(gate, json.dumps({"result": result}) + "\nbye\n")
+    run = running.result()
+    assert run.counts == {"reports": 2, "events": 200_000, "bad_lines": 3}
+    assert (run.outcome, run.reports, run.progress) == ("ok", result["reports"], None)
+    assert run.output == "hello\nbye\n"
+
+
+def write(gate: Path, text: str) -> None:
+    """Let a process go on that waits, or is about to."""
+    gate.write_text(text)
+
+
+def progress(jobs: Jobs) -> JobProgress | None:
+    last = state(jobs, "metrics").last
+    return last.progress if last is not None else None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"progress": {"stage": "tables"}}',
+        '{"progress": {"stage": "tables", "done": 1.5}}',
+        '{"progress": {"stage": "tables", "done": NaN}}',
+        '{"progress": {"stage": "tables", "done": "much"}}',
+        '{"progress": {"stage": "", "done": 0}}',
+        '{"progress": {"stage": "' + "x" * 61 + '", "done": 0}}',
+        '{"progress": {"stage": 7, "done": 0}}',
+        '{"progress": 0.5}',
+        '{"progress": {"stage": "tables", "done": 0.5}',
+        '{"progress": {"stage": "tables", "done": 0.5}, "more": 1}',
+        ' {"progress": {"stage": "tables", "done": 0.5}}',
+        '{"result": []}',
+        '{"result": ' + "[" * 2000,
+        '{"other": {}}',
+        "{}",
+        "",
+    ],
+)
+def test_what_only_looks_like_progress_is_output(line: str) -> None:
+    said = Said()
+    assert not said.take(line)
+    assert said == Said()
+
+
+def test_of_a_result_only_counts_and_days_are_taken() -> None:
+    result = {
+        "reports": ["2026-11-15", 7, "../../etc"],
+        "events": True,
+        "share": 0.5,
+        "a b": 1,
+        "less": -1,
+        "more": 10**40,
+    }
+    said = Said()
+    assert said.take(json.dumps({"result": {**result, "fine": 0} | {f"n{chr(97 + n)}": n for n in range(26)}}))
+    assert said.reports == ["2026-11-15"]
+    assert set(said.counts) <= {"reports", "fine"} | {f"n{chr(97 + n)}" for n in range(26)}
+    assert len(said.counts) == 20
+
+
+async def test_a_run_with_other_arguments_is_not_joined(jobs: Jobs, gate: Path) -> None:
+    jobs.apply(command("say", gate, said(0.5)))
+    asked = JobArguments(date="2020-01-31")
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(jobs.run("metrics", asked))
+        await until(lambda: progress(jobs) is not None)
+        for other in (None, JobArguments(today=True)):
+            with pytest.raises(RelayError, match=r"under way with --date 2020-01-31: .*relay jobs cancel") as caught:
+                await jobs.run("metrics", other)
+            assert caught.value.code == "job_busy"
+        assert jobs.start("metrics", JobArguments(date="2020-01-31")).arguments == asked
+        write(gate, "")
+    assert running.result().arguments == asked
+    jobs.apply(command("exit", 0))
+    assert (await jobs.run("metrics", JobArguments())).arguments is None  # nothing in particular was asked for
+
+
+async def test_a_run_of_the_process_can_be_broken_off(jobs: Jobs, tmp_path: Path) -> None:
+    pids = [tmp_path / "own.pid", tmp_path / "grand.pid"]
+    jobs.apply(command("family", *pids))
+    jobs.start("metrics")
+    await until(lambda: all(path.exists() for path in pids))
+    assert (await jobs.cancel("metrics")).outcome == "cancelled"
+    await until(lambda: all(map(is_gone, pids)))
+    with pytest.raises(NotFound, match="not running"):
+        await jobs.cancel("metrics")
+
+
+async def test_a_command_of_the_operators_finds_the_days_in_its_environment(jobs: Jobs) -> None:
+    line = (sys.executable, "-c", "import os; print(os.environ['RELAY_JOB_OPTIONS'])")
+    jobs.apply(OFF.model_copy(update={"metrics": NightlyConfig(enabled=False, command=line)}))
+    assert (await jobs.run("metrics")).output == "\n"
+    run = await jobs.run("metrics", JobArguments(since="2020-01-30", today=True))
+    assert run.output == "--since 2020-01-30 --today\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"date": "2026-1-3"}, "pattern"),
+        ({"date": "2026-02-30"}, "there is no day 2026-02-30"),
+        ({"since": "2026-02-02", "until": "2026-02-01"}, r"since \(2026-02-02\) is after until \(2026-02-01\)"),
+        ({"until": "2026-02-01"}, "until needs since"),
+        ({"date": "2026-02-01", "since": "2026-02-01"}, "exclude each other"),
+        ({"date": "2026-02-01", "backfill": True}, "exclude each other"),
+        ({"date": "2026-02-01", "today": True}, "which day is the last"),
+        ({"since": "2026-02-01", "until": "2026-02-01", "today": True}, "which day is the last"),
+        ({"day": "2026-02-01"}, "Extra inputs"),
+        ({"backfill": 1}, "valid boolean"),
+    ],
+)
+def test_days_that_make_no_sense_are_told(arguments: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValidationError, match=text):
+        JobArguments.model_validate(arguments)
+
+
+async def test_days_that_have_not_come_and_jobs_without_days_are_told(jobs: Jobs, clock: FakeClock) -> None:
+    jobs.apply(command("exit", 0))
+    today = datetime.fromtimestamp(clock.now_ms() / 1000, UTC).date()
+    tomorrow = str(today + timedelta(days=1))
+    for asked in (
+        JobArguments(date=tomorrow),
+        JobArguments(since=tomorrow),
+        JobArguments(since=str(today), until=tomorrow),
+    ):
+        with pytest.raises(RelayError, match=f"{tomorrow} has not come yet: today is {today}") as caught:
+            await jobs.run("metrics", asked)
+        assert caught.value.code == "invalid_params"
+    assert (await jobs.run("metrics", JobArguments(date=str(today)))).outcome == "ok"
+    with pytest.raises(RelayError, match="the job expire takes no arguments"):
+        await jobs.run("expire", JobArguments(today=True))
+
+
+async def test_a_supervisor_that_is_killed_takes_the_process_with_it(tmp_path: Path) -> None:
+    pids = [tmp_path / "own.pid", tmp_path / "grand.pid"]
+    line = [sys.executable, PROGRAM, "watchful", *map(str, pids)]
+    async with a_daemon(tmp_path, {"jobs": {"metrics": {"command": line}}}) as daemon:
+        async with daemon.client() as client:
+            await client.run_job("metrics", wait=False)
+            await until(lambda: all(path.exists() for path in pids))
+        assert not any(map(is_gone, pids))
+        os.kill(daemon.pid, signal.SIGKILL)  # it alone: the child has a group of its own
+        await until(lambda: all(map(is_gone, pids)))
+
+
+# Nights that were missed
+
+
+class Nights:
+    """Jobs whose nightly process does nothing but tell that it ran, at a time that can be chosen."""
+
+    def __init__(self, jobs: Jobs, clock: FakeClock, data_dir: Path) -> None:
+        self.jobs, self.clock, self.data_dir = jobs, clock, data_dir
+        self.runs = 0
+        jobs.on_change = self._changed
+
+    def _changed(self) -> None:
+        self.runs += state(self.jobs, "metrics").running
+
+    def go_to(self, hour: int, minute: int = 0) -> None:
+        """Set the clock to a time of the next day."""
+        now = datetime.fromtimestamp(self.clock.now_ms() / 1000, UTC)
+        then = now.replace(hour=hour, minute=minute, second=0, microsecond=0) + timedelta(days=1)
+        self.clock.advance((then - now).total_seconds())
+
+    def day(self, before: int) -> str:
+        """Return a day so many days ago."""
+        return str(datetime.fromtimestamp(self.clock.now_ms() / 1000, UTC).date() - timedelta(days=before))
+
+    def has_events(self, before: int = 1) -> None:
+        (self.data_dir / "events" / f"date={self.day(before)}").mkdir(parents=True, exist_ok=True)
+
+    def has_report(self, before: int = 1, *, made: int = 0, within: Path | None = None) -> None:
+        """Make a report of a day, as if `made` days ago."""
+        path = (within or self.data_dir / "reports") / f"date={self.day(before)}" / "report.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        at = self.clock.now_ms() / 1000 - made * 86_400
+        os.utime(path, (at, at))
+
+    async def look(self) -> int:
+        """Return how many runs a look at the clock has begun."""
+        before = self.runs
+        self.jobs.look_around()
+        await until(lambda: not state(self.jobs, "metrics").running)
+        return self.runs - before
+
+    def set(self, **settings: Any) -> None:
+        line = (sys.executable, "-c", "")
+        self.jobs.apply(OFF.model_copy(update={"metrics": NightlyConfig(**{"command": line, **settings})}))
+
+
+@pytest.fixture
+def nights(jobs: Jobs, clock: FakeClock, data_dir: Path) -> Nights:
+    nights = Nights(jobs, clock, data_dir)
+    nights.set()
+    return nights
+
+
+async def test_a_night_that_was_missed_is_made_up_for_once_some_minutes_after_the_start(
+    relay: RelayCore, clock: FakeClock, data_dir: Path
+) -> None:
+    async with Jobs(relay, clock) as first:
+        Nights(first, clock, data_dir).go_to(9)
+    async with Jobs(relay, clock) as jobs:
+        nights = Nights(jobs, clock, data_dir)
+        nights.set()
+        nights.has_events()
+        clock.advance(FIRST_RUN_SECS - 1)
+        assert await nights.look() == 0
+        clock.advance(1)
+        assert await nights.look() == 1
+        assert await nights.look() == 0  # though there is still no report: it may be that none can be made
+        nights.go_to(9)
+        nights.has_events()
+        assert await nights.look() == 1  # another night
+
+
+@pytest.mark.parametrize(
+    ("at", "hour", "minute", "before", "runs"),
+    [
+        pytest.param("02:15", 2, 15, 1, 1, id="at its time"),
+        pytest.param("02:15", 2, 14, 1, 0, id="before its time"),
+        pytest.param("02:15", 2, 14, 2, 1, id="the night before"),
+        pytest.param("23:00", 9, 0, 1, 0, id="a late hour, not yet"),
+        pytest.param("23:00", 9, 0, 2, 1, id="a late hour, last night"),
+    ],
+)
+async def test_a_night_is_missed_when_its_time_has_passed(
+    nights: Nights, at: str, hour: int, minute: int, before: int, runs: int
+) -> None:
+    nights.set(at=at)
+    nights.go_to(hour, minute)
+    nights.has_events(before)
+    assert await nights.look() == runs
+
+
+async def test_a_night_is_not_missed_without_events_or_with_a_whole_report(
+    nights: Nights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nights.go_to(9)
+    nights.go_to(9)  # of the first day there are events: the bus was started
+    assert await nights.look() == 0
+    nights.has_events()
+    nights.has_report()
+    assert await nights.look() == 0
+    nights.set(output=f"file://{tmp_path}/out")
+    nights.has_report(within=tmp_path / "out")
+    assert await nights.look() == 0
+    nights.set(output="s3a://bucket/out")  # nobody here can know
+    assert await nights.look() == 0
+    nights.set(enabled=False)
+    nights.has_report(made=1)
+    assert await nights.look() == 0
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    nights.set(command=None)
+    assert await nights.look() == 0
+    nights.set()
+    assert await nights.look() == 1  # it was made while its day was not over
+
+
+async def test_what_was_tried_is_not_made_up_for(nights: Nights) -> None:
+    nights.go_to(9)
+    nights.has_events()
+    await nights.jobs.run("metrics", JobArguments(date="2020-01-31"))
+    assert await nights.look() == 1  # that was another day
+    nights.go_to(9)
+    nights.has_events()
+    await nights.jobs.run("metrics", JobArguments(today=True))
+    assert await nights.look() == 0
+
+
+async def test_a_night_that_fell_into_another_run_is_made_up_for(
+    nights: Nights, gate: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    nights.go_to(2, 15)
+    nights.has_events()
+    nights.set(command=(sys.executable, PROGRAM, "say", str(gate), said(0.5)))
+    async with asyncio.TaskGroup() as group:
+        group.create_task(nights.jobs.run("metrics", JobArguments(date="2020-01-31")))
+        await until(lambda: progress(nights.jobs) is not None)
+        nights.jobs.scheduler.modify_job("metrics", next_run_time=datetime.now(UTC))
+        await until(lambda: nights.jobs.scheduler.get_job("metrics").next_run_time > datetime.now(UTC))
+        nights.set()
+        write(gate, "")
+    assert not caplog.records
+    assert await nights.look() == 1
 
 
 # The schedule

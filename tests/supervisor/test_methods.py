@@ -43,7 +43,7 @@ COVERED: dict[str, set[str]] = {
     "tokens": {"tokens.list", "tokens.add", "tokens.remove"},
     "traces": {"traces.search", "traces.get", "traces.conversation"},
     "state": {"state.watch", "state.unwatch"},
-    "jobs": {"jobs.list", "jobs.run", "reports.list", "reports.get"},
+    "jobs": {"jobs.list", "jobs.run", "jobs.cancel", "reports.list", "reports.get"},
     "config": {"config.get", "config.reload"},
 }
 """What each test below calls well; it says so itself with `covers`."""
@@ -448,6 +448,22 @@ async def test_jobs_and_reports(bench: Bench) -> None:
     assert run["outcome"] == "ok"
     assert "outcome" not in await bench.call("jobs.run", name="expire", wait=False)
     assert await bench.refusal("jobs.run", name="nonsense") == NOT_FOUND
+    for name in ("purge", "nonsense"):
+        assert await bench.refusal("jobs.cancel", name=name) == NOT_FOUND
+    for wrong in ({"since": "2026-02-02", "until": "2026-02-01"}, {"day": "2026-02-01"}, {"date": "2999-01-01"}):
+        assert (await bench.refusal("jobs.run", name="metrics", arguments=wrong))[1] == "invalid_params"
+    nightly = {"command": ["sleep", "600"], "output": "s3a://bucket/reports"}
+    bench.daemon.write_config({"durability": "os", "jobs": {"metrics": nightly}})
+    assert (await bench.call("config.reload"))["problems"] == []
+    assert [await bench.refusal(f"reports.{word}") for word in ("list", "get")] == [NOT_FOUND, NOT_FOUND]
+    asked = {"date": "2026-01-31", "backfill": False, "today": False}
+    begun = await bench.call("jobs.run", name="metrics", wait=False, arguments={"date": "2026-01-31"})
+    assert (begun["arguments"], "outcome" in begun) == (asked, False)
+    assert await bench.refusal("jobs.run", name="metrics") == ("RelayError", "job_busy")
+    ended = await bench.call("jobs.cancel", name="metrics")
+    assert (ended["startedAt"], ended["outcome"]) == (begun["startedAt"], "cancelled")
+    bench.daemon.write_config({"durability": "os"})
+    await bench.call("config.reload")
 
     assert await bench.call("reports.list") == {"reports": []}
     assert await bench.refusal("reports.get") == NOT_FOUND

@@ -7,7 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from relay_core.config import RelayConfig, merge_config
+from relay_core.operations import JobArguments
 from relay_core.testing import FakeClock
 from relay_supervisor.supervisor import Supervisor
 from tests.supervisor.inside import a_client, a_supervisor
@@ -46,7 +49,8 @@ async def test_a_job_is_run_now_and_its_outcome_shown(tmp_path: Path) -> None:
             assert job.last.outcome == "ok"
 
 
-async def test_a_job_that_cannot_run_says_why_and_what_helps(tmp_path: Path) -> None:
+async def test_a_job_that_cannot_run_says_why_and_what_helps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)  # as if it was not installed
     async with a_supervisor(tmp_path) as supervisor, a_dashboard(supervisor) as desk:
         await desk.press("J", "G")
         await desk.until("metrics +daily at 02:15 UTC +✗ cannot run")
@@ -139,6 +143,74 @@ async def test_a_job_is_run_by_its_name_from_any_screen(tmp_path: Path) -> None:
         await desk.until("index has ended well")
         await desk.press("colon")
         await desk.type("run-job tea")
+        await desk.press("enter")
+        await desk.until("there is no job tea")
+
+
+PROGRESS = (
+    "import sys; print('begun'); print(sys.argv[2], flush=True); print(open(sys.argv[1]).read(), end='', flush=True)"
+)
+AT_45 = '{"progress": {"stage": "tables", "detail": "lat\\u001bency", "done": 0.45}}'
+RESULT = '{"result": {"reports": ["2026-11-15"], "events": 1200, "badLines": 0}}'
+
+
+async def test_how_far_a_run_is_is_shown_as_a_share_and_a_bar(tmp_path: Path) -> None:
+    pipe = gate(tmp_path / "gate")
+    config = nightly(PROGRESS, pipe, AT_45)
+    async with a_supervisor(tmp_path / "data", config) as supervisor, a_dashboard(supervisor) as desk:
+        await desk.press("J", "G")
+        await desk.until("metrics")
+        await desk.press("N")
+        await desk.until(r"metrics .*◐ 45% \d+s")
+        await desk.until(r"progress +█{10}▊·{13} 45%  tables: lat␛ency")
+        await desk.press("R")
+        await desk.until(r"nightly +◐ running \d+s +█{10}▊·{13} 45%  tables: lat␛ency")
+        await desk.resize(80, 24)
+        await desk.until(r"nightly +◐ running \d+s +█+.?·+ 45%  tables: lat␛ency")
+        pipe.write_text(RESULT + "\n")
+        await desk.until("metrics has ended well")
+        await desk.press("J")
+        await desk.until("counted +1 reports, 1,200 events, 0 bad_lines")
+        assert "progress" not in desk.text()
+
+
+@pytest.mark.parametrize("screen", ["J", "R"])
+async def test_a_run_is_broken_off_after_a_question(tmp_path: Path, screen: str) -> None:
+    config = nightly(PROGRESS, gate(tmp_path / "gate"), AT_45)
+    async with a_supervisor(tmp_path / "data", config) as supervisor, a_dashboard(supervisor) as desk:
+        await desk.press("J", "G")
+        await desk.until("metrics")
+        await desk.press("C")
+        await desk.until("metrics is not running")
+        await desk.press("N")
+        await desk.until("◐ 45%")
+        await desk.press(screen, "C")
+        await desk.until("Break off the run of metrics?")
+        await desk.until("It has come to 45%, tables: lat␛ency")
+        await desk.press("n")
+        await desk.until(lambda: "Break off" not in desk.text())
+        assert next(job for job in supervisor.services.jobs.states() if job.name == "metrics").running
+        await desk.press("C")
+        await desk.until("Break off the run of metrics?")
+        await desk.press("y")
+        await desk.until("metrics was broken off after")
+        await desk.until("○ broken off")
+
+
+async def test_a_run_is_broken_off_by_its_name_from_any_screen(tmp_path: Path) -> None:
+    config = nightly(PROGRESS, gate(tmp_path / "gate"), AT_45)
+    async with a_supervisor(tmp_path / "data", config) as supervisor, a_dashboard(supervisor) as desk:
+        supervisor.services.jobs.start("metrics", JobArguments(since="2020-01-30", until="2020-01-31"))
+        await desk.press("J", "G")
+        await desk.until("asked for +--since 2020-01-30 --until 2020-01-31")
+        await desk.press("2", "colon")
+        await desk.type("cancel-job metrics")
+        await desk.press("enter")
+        await desk.until("Break off the run of metrics?")
+        await desk.press("y")
+        await desk.until(lambda: not any(job.running for job in supervisor.services.jobs.states()))
+        await desk.press("colon")
+        await desk.type("cancel-job tea")
         await desk.press("enter")
         await desk.until("there is no job tea")
 

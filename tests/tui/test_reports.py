@@ -41,7 +41,10 @@ def write_report(data_dir: Path, report: Any, date: str = YESTERDAY) -> None:
 # The list
 
 
-async def test_the_newest_report_is_fresh_or_says_how_old_it_is(tmp_path: Path) -> None:
+async def test_the_newest_report_is_fresh_or_says_how_old_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)  # as if it was not installed
     old = (TODAY - timedelta(days=4)).isoformat()
     async with a_supervisor(tmp_path) as supervisor, a_dashboard(supervisor) as desk:
         await desk.press("R")
@@ -140,7 +143,10 @@ async def test_a_row_that_leads_nowhere_is_shown_whole(tmp_path: Path) -> None:
 # Making one
 
 
-async def test_without_spark_the_screen_says_what_is_missing_and_what_helps(tmp_path: Path) -> None:
+async def test_without_spark_the_screen_says_what_is_missing_and_what_helps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)  # as if it was not installed
     async with a_supervisor(tmp_path) as supervisor, a_dashboard(supervisor) as desk:
         await desk.press("R")
         await desk.until(r"✗ cannot run: the Spark part is not installed: run pip install 'relay-bus\[spark\]'")

@@ -1,6 +1,6 @@
 """How the reports screen says and lays out what it knows. Pure.
 
-1. A report is about a day, and fresh until the next one should be there.
+1. A report is about a day, and fresh until the next one should be there. One of a day that was not over says so.
 2. Columns are as wide as what is in them. Where there is too little room they are left out from the right, but for the
    first and the one that is drawn as bars: the whole row is a key away.
 """
@@ -16,13 +16,12 @@ from relay_tui.lines import Line, Piece, width_of
 from relay_tui.safe import clean
 from relay_tui.table import Column
 from relay_tui.views.facts import fact, wrapped
-from relay_tui.views.jobs import outcome
+from relay_tui.views.jobs import outcome, progress
 from relay_tui.views.reports.sections import Section
 from relay_tui.words import ago, ahead, bar, plural
 
 _FRESH = timedelta(hours=28)
 """After the end of its day: the next one is made in the night after, and takes its time."""
-_WIDEST = 36
 _BAR = 24
 _BAR_LEAST = 8
 _NEVER = 1 << 30
@@ -31,6 +30,8 @@ _MOST_MS = 10**14
 
 def freshness(report: Report, now_ms: int) -> Piece:
     """Return whether a report is as new as it should be, in words."""
+    if report.complete is False:
+        return ("◌ so far", "accent")
     now = datetime.fromtimestamp(now_ms / 1000, UTC)
     try:
         age = now - datetime.fromisoformat(report.date).replace(tzinfo=UTC) - timedelta(days=1)
@@ -41,13 +42,22 @@ def freshness(report: Report, now_ms: int) -> Piece:
     return (f"▲ {plural(age.days, 'day')} old", "warn")
 
 
+def attention(report: Report) -> Piece:
+    """Return how many things in a report need attention, in words."""
+    if report.attention is None:
+        return ("–", "dim")
+    return (f"▲ {report.attention:,} to look at", "warn") if report.attention else ("✓ all is well", "ok")
+
+
 def job_lines(job: JobState, now_ms: int, width: int) -> Iterator[Line]:
     """Yield how it stands with the job that makes the reports."""
     if job.problem is not None:
         yield from wrapped("nightly", f"✗ cannot run: {clean(job.problem)}", "bad", width)
         return
     pieces = [outcome(job, now_ms)]
-    if not job.running:
+    if job.running:
+        pieces += [("  ", ""), *progress(job.last, width)]
+    else:
         last = job.last
         if last is not None and last.ended_at is not None:
             pieces.append((f"  {ago(last.ended_at, now_ms)}", "dim"))
@@ -64,7 +74,7 @@ def columns_of(section: Section, chart: int | None, width: int) -> list[Column]:
     widths = []
     for at, title in enumerate(section.columns):
         widest = max([width_of([(title, "")]), *(width_of([(row[at], "")]) for row in section.rows)])
-        widths.append(max(min(widest, _WIDEST), 3) + 1)
+        widths.append(max(min(widest, section.widest, width - 3), 3) + 1)
     shown = list(range(len(widths)))
     left = width - 2 - (_BAR_LEAST + 1 if chart is not None else 0)
     while sum(widths[at] for at in shown) > left and (less := [at for at in shown if at not in (0, chart)]):
@@ -81,8 +91,8 @@ def columns_of(section: Section, chart: int | None, width: int) -> list[Column]:
 
 def cells_of(section: Section, at: int, chart: int | None, bar_width: int) -> tuple[Piece, ...]:
     """Return a row's cells, the bar last."""
-    lead = section.leads[at] is not None
-    cells = [(text, "accent" if lead and not column else "") for column, text in enumerate(section.rows[at])]
+    first = section.styles[at] if section.styles is not None else "accent" if section.leads[at] is not None else ""
+    cells = [(text, "" if column else first) for column, text in enumerate(section.rows[at])]
     if chart is not None:
         cells.append((bar(section.shares[chart][at], bar_width), "accent"))
     return tuple(cells)

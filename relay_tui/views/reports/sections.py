@@ -55,6 +55,16 @@ class Section:
     """What each row was made of, as it came."""
     note: str = ""
     """What was left out."""
+    about: str = ""
+    """What the section says, in a sentence."""
+    bar: int | None = None
+    """The column that is drawn unless another is chosen."""
+    told: list[tuple[str, str]] | None = None
+    """What else there is to say about each row, and what to type about it."""
+    styles: list[str] | None = None
+    """Of each row's first column; else what leads somewhere stands out."""
+    widest: int = 36
+    """Of a column."""
 
 
 def read_sections(report: Mapping[str, Any]) -> list[Section]:
@@ -131,7 +141,7 @@ def _table(
         columns=tuple(clean(column, _NAME) for column in columns),
         rows=[tuple(_shown(value) for value in row) for row in rows],
         numeric=frozenset(numeric),
-        shares={at: _shares(values) for at, values in numeric.items()} if len(rows) <= BAR_ROWS else {},
+        shares={at: shares_of(values) for at, values in numeric.items()} if len(rows) <= BAR_ROWS else {},
         leads=[_lead(title, columns, row) for row in rows],
         sources=sources,
         note=note,
@@ -166,9 +176,11 @@ def _number(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _shares(values: Sequence[float]) -> list[float]:
-    largest = max(map(abs, values), default=0.0) or 1.0
-    return [abs(value) / largest for value in values]
+def shares_of(values: Sequence[float | None]) -> list[float]:
+    """Return each value's part of the largest."""
+    sizes = [abs(value or 0.0) for value in values]
+    largest = max(sizes, default=0.0) or 1.0
+    return [value / largest for value in sizes]
 
 
 def _shown(value: Any) -> str:
@@ -201,11 +213,8 @@ def _brief(value: Any, depth: int) -> str:
     return "[" + ", ".join(_brief(one, depth - 1) for one in value[:_BRIEF_PARTS]) + more + "]"
 
 
-def _lead(title: str, columns: Sequence[str], row: Sequence[Any]) -> str | None:
-    """Return what to look for on the screen of traces: a message, a trace, else a subject or a sender."""
-    named = dict(zip(columns, row, strict=True))
-    if columns[:2] == ["", "value"] and len(columns) == 2:  # a fact has its own name
-        named = {str(row[0]): row[1]}
+def lead_of(named: Mapping[str, Any]) -> str | None:
+    """Return where a row leads by the names in it."""
     texts = {key.replace("_", "").lower(): value for key, value in named.items() if isinstance(value, str)}
     for key in ("messageid", "traceid", "id", "value", ""):
         if _ID.fullmatch(texts.get(key, "")):
@@ -213,6 +222,16 @@ def _lead(title: str, columns: Sequence[str], row: Sequence[Any]) -> str | None:
     for key, what in _LEADS.items():
         if _SUBJECT.fullmatch(texts.get(key, "")):
             return f"{what}={texts[key]}"
+    return None
+
+
+def _lead(title: str, columns: Sequence[str], row: Sequence[Any]) -> str | None:
+    """Return what to look for on the screen of traces: a message, a trace, else a subject or a sender."""
+    named = dict(zip(columns, row, strict=True))
+    if columns[:2] == ["", "value"] and len(columns) == 2:  # a fact has its own name
+        named = {str(row[0]): row[1]}
+    if (lead := lead_of(named)) is not None:
+        return lead
     name = row[0] if row else None
     if columns[:1] == [""] and isinstance(name, str) and _SUBJECT.fullmatch(name):
         return f"{'from' if 'sender' in title.lower() else 'subject'}={name}"

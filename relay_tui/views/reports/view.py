@@ -12,11 +12,13 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections.abc import Iterator
+from textwrap import wrap
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 
 from relay_core.errors import RelayError, SupervisorUnavailable
+from relay_core.operations import JobArguments
 from relay_core.protocol import Report
 from relay_tui.actions import action
 from relay_tui.dialogs import Reader
@@ -26,9 +28,10 @@ from relay_tui.table import Column, LiveTable, Row
 from relay_tui.view import View
 from relay_tui.views.excerpt import excerpt
 from relay_tui.views.facts import fact
-from relay_tui.views.jobs import run_now
-from relay_tui.views.reports.layout import cells_of, columns_of, freshness, job_lines
-from relay_tui.views.reports.sections import Section, read_sections
+from relay_tui.views.jobs import cancel_run, run_now
+from relay_tui.views.reports.layout import attention, cells_of, columns_of, freshness, job_lines
+from relay_tui.views.reports.nightly import sections_of
+from relay_tui.views.reports.sections import Section
 from relay_tui.words import ago, date_time, plural, size
 
 REPORT_JOB = "metrics"
@@ -38,7 +41,9 @@ _ASK_SECS = 5.0
 _LIST = (
     Column("DAY", 11),
     Column("FRESHNESS", 16),
-    Column("MADE", 20),
+    Column("ATTENTION", 16),
+    Column("EVENTS", 11, right=True),
+    Column("MADE", 20, from_width=100),
     Column("", 10, right=True),
     Column("SIZE", 10, right=True),
 )
@@ -124,6 +129,8 @@ class Reports(View):
         """Show the section that the cursor has come to."""
         if self._date is not None and event.table is self._left:
             self._draw_section()
+        elif self._date is not None and event.table is self._rows:
+            self._draw_about()
 
     def on_resize(self) -> None:
         """Lay out anew for another width."""
@@ -153,6 +160,8 @@ class Reports(View):
         is_newest = report is self._reports[0]
         cells = (
             (word, style) if is_newest else (word.removeprefix("▲ "), "dim"),
+            attention(report),
+            f"{report.events:,}" if report.events is not None else "–",
             date_time(report.made_at),
             ago(report.made_at, now),
         )
@@ -189,6 +198,19 @@ class Reports(View):
                 more = f" (c: another of {len(section.shares)})" if len(section.shares) > 1 else ""
                 pieces.append((f"  bars: {section.columns[column]}{more}", "dim"))
             yield (*pieces, (f"  {section.note}" if section.note else "", "warn"))
+            yield from self._told(section)
+
+    def _told(self, section: Section) -> Iterator[Line]:
+        """Yield what a section says, or about the row under its cursor; always as many lines, so that nothing jumps."""
+        if section.about:
+            yield line((f" {section.about}", "dim"))
+        if section.told is None:
+            return
+        chosen = self._chosen_row()
+        text, command = section.told[chosen[1] if chosen is not None else 0] if section.told else ("", "")
+        lines = wrap(text, max(self.room.width - 2, 20), max_lines=2, placeholder=" …")
+        yield from (line(f" {part}") for part in [*lines, "", ""][:2])
+        yield line((" $ ", "dim"), command) if command else line("")
 
     def _draw_section(self) -> None:
         """Lay out the section under the cursor, if it is not there already."""
@@ -214,15 +236,16 @@ class Reports(View):
         about.show(lines)
 
     def _chart(self, section: Section) -> int | None:
-        """Return the column that is drawn as bars: the one last chosen by name, else the first that can be."""
+        """Return the column that is drawn as bars: the one last chosen by name, else the section's own or the first."""
         drawn = sorted(section.shares)
-        return next((at for at in drawn if section.columns[at] == self._drawn), drawn[0] if drawn else None)
+        default = section.bar if section.bar in drawn else drawn[0] if drawn else None
+        return next((at for at in drawn if section.columns[at] == self._drawn), default)
 
     # Opening and going back
 
     async def _open(self, date: str) -> None:
         content = await self.client.report(date)
-        sections = await asyncio.to_thread(read_sections, content.report)  # up to 3 MB
+        sections = await asyncio.to_thread(sections_of, content.report)  # up to 3 MB
         self._date, self._sections, self._shown = content.date, sections, ()
         self.add_class("-open")
         self._left.styles.width = 30 if self.room.width >= 100 else 20
@@ -299,7 +322,13 @@ class Reports(View):
         if job is None:
             self.dashboard.tell("this supervisor makes no reports", "warning")
             return
-        await run_now(self, job, self._renew)
+        await run_now(self, job, self._renew, JobArguments(today=True))
+
+    @action("cancel-report", "Break off the report that is being made", "C", changes=True, label="cancel")
+    async def cancel(self) -> None:
+        """Break off the run; the reports there are stay as they are."""
+        if (job := self.store.state.jobs.get(REPORT_JOB)) is not None:
+            await cancel_run(self, job)
 
     async def _renew(self) -> None:
         """Show what a run has made."""

@@ -1,0 +1,237 @@
+"""A nightly report as text: what needs attention, the numbers with their change, spark lines, tables with bars.
+
+1. A line fits the terminal: texts are wrapped, columns that have no room are left out from the right, but for the first
+   and the one that is drawn as bars. ``--table`` shows all rows, and in a pipe all columns.
+2. Everything in a report is foreign: it passes `safe`.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from relay_core.report import NUMERIC, KeyNumber, NightlyReport, Noted, Plot, ReportTable, TableColumn
+from relay_supervisor.cli.show import columns, cut, lasting, number, paint, safe, terminal_width
+
+FEW_ROWS = 10
+_READABLE = 100
+_WIDEST = 40
+_BAR = 20
+_BAR_LEAST = 6
+_TICKS = "▁▂▃▄▅▆▇█"
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+_MARKS = {"bad": ("✗", "red"), "warn": ("▲", "yellow"), "good": ("✓", "green"), "info": ("•", "dim")}
+
+
+def report_lines(report: NightlyReport) -> Iterator[str]:
+    """Yield a whole report, long tables cut."""
+    yield from _opening(report)
+    for finding in report.attention:
+        yield from _finding(finding)
+    yield ""
+    yield from _numbers(report.headline)
+    if report.plots:
+        yield ""
+        yield from _plots(report.plots)
+    for name, one in report.tables.items():
+        if one.rows:
+            yield ""
+            yield from table_lines(report.date, name, one, FEW_ROWS)
+    if empty := [one.title.lower() for one in report.tables.values() if not one.rows]:
+        yield ""
+        width = min(terminal_width(), _READABLE)
+        yield from (paint(line, "dim") for line in _wrapped(f"nothing in: {', '.join(empty)}", width))
+
+
+def table_lines(date: str, name: str, one: ReportTable, most: int | None = None) -> Iterator[str]:
+    """Yield a table: its title, what it says, and its rows."""
+    shown_rows, title = one.rows[:most], safe(one.title)
+    room = terminal_width() - columns(title) - 2
+    yield f"{paint(title, 'bold')}  {paint(cut(safe(one.about), room), 'dim') if room > _WIDEST else ''}".rstrip()
+    yield from _grid(one, shown_rows)
+    if len(shown_rows) < len(one.rows):
+        yield paint(f"… {number(one.total)} rows: relay report show {safe(date)} --table {safe(name)}", "dim")
+    elif len(one.rows) < one.total:
+        yield paint(f"… the first of {number(one.total)} rows; the Parquet table {safe(name)} has them all", "dim")
+
+
+def shown(value: Any, unit: str) -> str:
+    """Return a value with its unit; what does not fit its unit is shown as it is."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if not isinstance(value, int | float):
+        return safe(value)
+    match unit:
+        case "hour":
+            return f"{value:02.0f}:00"
+        case "time":
+            return _clock(value)
+        case "bytes":
+            return _size(value)
+        case "us":
+            return _duration(value / 1e6)
+        case "ms":
+            return _duration(value / 1e3)
+        case "secs":
+            return _duration(value)
+        case "share":
+            return f"{value:.1%}" if 0 < value < 0.9995 else f"{value:.0%}"
+        case _:
+            return number(value)
+
+
+def spark(values: Sequence[float | None]) -> str:
+    """Return values as small bars; what is unknown is a dot, and nothing a space."""
+    top = max((value for value in values if value is not None), default=0) or 1
+    return "".join(
+        "·" if value is None else " " if value <= 0 else _TICKS[min(int(value / top * 8), 7)] for value in values
+    )
+
+
+def _opening(report: NightlyReport) -> Iterator[str]:
+    count = report.attention_count
+    needs = f"{number(count)} {'thing needs' if count == 1 else 'things need'} attention"
+    words = paint(needs, "yellow") if count else paint("nothing needs attention", "green")
+    yield f"{paint(f'Report of {safe(report.date)}', 'bold')}  {words}"
+    if not report.complete:
+        yield paint(f"so far, until {safe(report.until[11:16])} UTC: the day was not over", "yellow")
+    made = report.made_at.replace("T", " ").removesuffix("Z")
+    about = f"{number(report.events)} events, made {made} UTC in {_duration(report.took_secs)}"
+    yield from (paint(line, "dim") for line in _wrapped(about, terminal_width()))
+    yield ""
+
+
+def _finding(one: Noted) -> Iterator[str]:
+    mark, colour = _MARKS.get(one.level, _MARKS["info"])
+    width = min(terminal_width(), _READABLE)
+    title, *more = _wrapped(one.title, width - 2) or [""]
+    yield f"{paint(mark, colour)} {paint(title, 'bold')}"
+    yield from (f"  {paint(line, 'bold')}" for line in more)
+    yield from (f"  {line}" for line in _wrapped(one.text, width - 2))
+    if one.command:
+        yield f"  {paint('$', 'dim')} {safe(one.command)}"
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(safe(text), max(width, 20))
+
+
+def _numbers(numbers: Sequence[KeyNumber]) -> Iterator[str]:
+    cells = [
+        (safe(one.title), shown(one.value, one.unit), shown(one.usual, one.unit), _change(one.change), spark(one.trend))
+        for one in numbers
+    ]
+    if not cells:
+        return
+    heads = ("", "today", "usual", "change", "days before, and this one")
+    widths = [max(columns(row[at]) for row in (heads, *cells)) for at in range(4)]
+    room = terminal_width() - sum(widths) - 8
+    for at, row in enumerate((heads, *cells)):
+        name, *values = (_padded(row[column], widths[column], right=column > 0) for column in range(4))
+        trend = cut(row[4], room) if room >= 2 else ""
+        line = "  ".join([name, *values, trend]).rstrip()
+        yield paint(line, "dim") if at == 0 else line
+
+
+def _plots(plots: Sequence[Plot]) -> Iterator[str]:
+    lines = [plot for plot in plots if plot.form != "range"]
+    width = max((columns(safe(plot.title)) for plot in lines), default=0)
+    for plot in lines:
+        values = plot.series[0].values
+        known = [at for at in range(min(len(values), len(plot.labels))) if values[at]]
+        peak = max(known, key=lambda at: values[at] or 0, default=None)
+        said = f"most {shown(values[peak], plot.unit)} at {safe(plot.labels[peak])}" if peak is not None else "nothing"
+        drawn = f"{_padded(safe(plot.title), width)}  {spark(values)}"
+        yield f"{drawn}  {paint(said, 'dim')}" if columns(drawn) + columns(said) + 2 <= terminal_width() else drawn
+
+
+class _Laid(NamedTuple):
+    """A column with its texts, as wide as they are."""
+
+    column: TableColumn
+    texts: list[str]
+    width: int
+
+
+def _grid(one: ReportTable, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    laid = []
+    for column in one.columns:
+        texts = [_cell(column, row) for row in rows]
+        width = min(max(map(columns, (safe(column.title), *texts))), _WIDEST if terminal_width() < 200 else 120)
+        laid.append(_Laid(column, [cut(text, width) for text in texts], width))
+    kept = [at for at, each in enumerate(laid) if at == 0 or each.column.name == one.bar]
+    bar = [_number(row.get(one.bar)) for row in rows] if one.bar else []
+    drawn = len(kept) > 1 and any(bar)
+    fits = terminal_width() - (_BAR_LEAST + 2 if drawn else 0)
+    chosen = list(range(len(laid)))
+    while sum(laid[at].width + 2 for at in chosen) - 2 > fits and (less := [at for at in chosen if at not in kept]):
+        chosen.remove(less[-1])
+    room = min(terminal_width() - sum(laid[at].width + 2 for at in chosen), _BAR)
+    heads = [_padded(safe(laid[at].column.title).upper(), laid[at].width, right=_is_right(laid[at])) for at in chosen]
+    yield paint("  ".join(heads).rstrip(), "dim")
+    largest = max(map(abs, bar), default=0) or 1
+    for at in range(len(rows)):
+        cells = [
+            _padded(laid[column].texts[at], laid[column].width, right=_is_right(laid[column])) for column in chosen
+        ]
+        if drawn and room >= _BAR_LEAST:
+            cells.append(_bar(abs(bar[at]) / largest, room))
+        yield "  ".join(cells).rstrip()
+
+
+def _cell(column: TableColumn, row: dict[str, Any]) -> str:
+    unit = str(row.get("unit", "count")) if column.unit == "varies" else column.unit
+    return shown(row.get(column.name), unit)
+
+
+def _is_right(laid: _Laid) -> bool:
+    return laid.column.unit in NUMERIC
+
+
+def _bar(share: float, width: int) -> str:
+    eighths = max(round(min(share, 1.0) * width * 8), 1 if share > 0 else 0)
+    full, rest = divmod(eighths, 8)
+    return "█" * full + (_EIGHTHS[rest] if rest else "")
+
+
+def _padded(text: str, width: int, *, right: bool = False) -> str:
+    space = " " * (width - columns(text))
+    return space + text if right else text + space
+
+
+def _change(share: float | None) -> str:
+    if share is None:
+        return "-"
+    return f"×{number(round(share + 1, 1))}" if share >= 1 else f"{share:+.0%}".replace("-", "−")
+
+
+def _duration(seconds: float) -> str:
+    if 0 < seconds < 0.001:
+        return f"{seconds * 1e6:.0f} µs"
+    if 0 < seconds < 60:
+        return f"{seconds * 1e3:.3g} ms" if seconds < 0.9995 else f"{seconds:.3g} s"
+    return lasting(seconds) if seconds else "0 s"
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if abs(count) < 1024:
+            return f"{number(round(count, 1))} {unit}"
+        count /= 1024
+    return f"{number(round(count, 1))} GiB"
+
+
+def _clock(at_ms: float) -> str:
+    from datetime import UTC, datetime
+
+    try:
+        return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%H:%M:%S")
+    except (ValueError, OverflowError, OSError):
+        return "-"
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0

@@ -1,0 +1,38 @@
+"""When jobs run: at intervals that know nothing of the past, and how each schedule reads."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from apscheduler.triggers.base import BaseTrigger  # type: ignore[import-untyped]
+
+from relay_core.config import JobConfig, NightlyConfig
+
+FIRST_RUN_SECS = 300
+"""After the start, at the latest for what runs at intervals, at the earliest for a night that was missed."""
+
+_UNITS = ((3600, "h"), (60, "min"), (1, "s"))
+
+
+class Every(BaseTrigger):  # type: ignore[misc]
+    """Fire at an interval; unlike APScheduler's own, never for a time that has passed."""
+
+    def __init__(self, seconds: int) -> None:
+        self._interval = timedelta(seconds=seconds)
+        self._first = timedelta(seconds=min(seconds, FIRST_RUN_SECS))
+
+    def get_next_fire_time(self, previous_fire_time: datetime | None, now: datetime) -> datetime:
+        """Return one interval after the previous time, or after now if the clock has jumped."""
+        if previous_fire_time is None:
+            return now + self._first
+        due = previous_fire_time + self._interval
+        return due if now < due <= now + self._interval else now + self._interval
+
+
+def in_words(section: JobConfig | NightlyConfig) -> str:
+    """Return a schedule as people say it."""
+    if isinstance(section, NightlyConfig):
+        return f"daily at {section.at} UTC"
+    secs = section.every_secs
+    size, unit = next((size, unit) for size, unit in _UNITS if (secs % size == 0 and secs >= 2 * size) or size == 1)
+    return f"every {secs // size} {unit}"

@@ -1,0 +1,185 @@
+"""The report that Spark makes, as sections: it opens with what needs attention, and its numbers have units.
+
+1. The order is the report's own: attention, key numbers, hours, days, tables, and what it was made from.
+2. A finding is one row; what else it says is told above the rows while the cursor is on it.
+3. Plots over the same hours or days are one section with a column for each. Ranges are left to their table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from relay_core.report import NUMERIC, KeyNumber, NightlyReport, Noted, Plot, ReportTable, read_nightly
+from relay_tui.safe import clean
+from relay_tui.views.reports.sections import BAR_ROWS, MAX_COLUMNS, MAX_ROWS, Section, lead_of, read_sections, shares_of
+from relay_tui.words import clock_time, lasting, size, spark
+
+_CELL = 120
+_TOLD = 400
+_MARKS = {"bad": ("✗", "bad"), "warn": ("▲", "warn"), "good": ("✓", "ok"), "info": ("•", "")}
+
+
+def sections_of(report: dict[str, Any]) -> list[Section]:
+    """Return a report's sections: Spark's by what is in it, any other by its shape."""
+    nightly = read_nightly(report)
+    return list(_sections(nightly)) if nightly is not None else read_sections(report)
+
+
+def _sections(report: NightlyReport) -> Iterator[Section]:
+    yield _attention(report.attention)
+    yield _numbers(report.headline)
+    yield from _plots("by hour", [plot for plot in report.plots if plot.form == "hours"])
+    yield from _plots("by day", [plot for plot in report.plots if plot.form == "days"])
+    for table in report.tables.values():
+        yield _table(table)
+    yield _about(report)
+
+
+def _attention(findings: Sequence[Noted]) -> Section:
+    findings = findings[:MAX_ROWS]
+    marks = [_MARKS.get(one.level, _MARKS["info"]) for one in findings]
+    sources = [one.to_wire() for one in findings]
+    return Section(
+        title="attention",
+        columns=("what",),
+        rows=[(f"{mark} {clean(one.title, _CELL)}",) for (mark, _), one in zip(marks, findings, strict=True)],
+        numeric=frozenset(),
+        shares={},
+        leads=[lead_of(source) for source in sources],
+        sources=sources,
+        told=[(clean(one.text, _TOLD), clean(one.command, _TOLD) if one.command else "") for one in findings],
+        styles=[style for _, style in marks],
+        widest=_CELL,
+    )
+
+
+def _numbers(numbers: Sequence[KeyNumber]) -> Section:
+    return Section(
+        title="key numbers",
+        columns=("", "today", "usual", "change", "days"),
+        rows=[
+            (
+                clean(one.title, _CELL),
+                _shown(one.value, one.unit),
+                _shown(one.usual, one.unit),
+                _change(one.change),
+                spark([value or 0 for value in one.trend[-30:]], len(one.trend[-30:])),
+            )
+            for one in numbers[:MAX_ROWS]
+        ],
+        numeric=frozenset({1, 2, 3}),
+        shares={},
+        leads=[None] * len(numbers[:MAX_ROWS]),
+        sources=[one.to_wire() for one in numbers[:MAX_ROWS]],
+    )
+
+
+def _plots(title: str, plots: Sequence[Plot]) -> Iterator[Section]:
+    """Yield plots with the same labels as one table."""
+    alike = [plot for plot in plots if plot.labels == plots[0].labels][: MAX_COLUMNS - 1]
+    if not alike:
+        return
+    labels = alike[0].labels[:MAX_ROWS]
+    values = [[*plot.series[0].values, *[None] * len(labels)][: len(labels)] for plot in alike]
+    yield Section(
+        title=title,
+        columns=("", *(clean(plot.title, 40).removesuffix(f" {title}").lower() for plot in alike)),
+        rows=[
+            (clean(label, _CELL), *(_shown(column[at], plot.unit) for plot, column in zip(alike, values, strict=True)))
+            for at, label in enumerate(labels)
+        ],
+        numeric=frozenset(range(1, len(alike) + 1)),
+        shares={at: shares_of(column) for at, column in enumerate(values, 1)} if len(labels) <= BAR_ROWS else {},
+        leads=[None] * len(labels),
+        sources=[
+            {plot.title: column[at] for plot, column in zip(alike, values, strict=True)} for at in range(len(labels))
+        ],
+    )
+
+
+def _table(table: ReportTable) -> Section:
+    columns, rows = table.columns[:MAX_COLUMNS], table.rows[:MAX_ROWS]
+    numeric = {at for at, column in enumerate(columns) if column.unit in NUMERIC}
+    values = {
+        at: [_number(row.get(columns[at].name)) for row in rows] for at in numeric if columns[at].unit != "varies"
+    }
+    drawn = values if len(rows) <= BAR_ROWS else {}
+    left_out = table.total - len(rows)
+    return Section(
+        title=clean(table.title, 40).lower(),
+        columns=tuple(clean(column.title, 40) for column in columns),
+        rows=[tuple(_shown(row.get(column.name), _unit(column.unit, row)) for column in columns) for row in rows],
+        numeric=frozenset(numeric),
+        shares={at: shares_of(column) for at, column in sorted(drawn.items())},
+        leads=[lead_of({"subject": row.get("name"), **row}) for row in rows],  # a target's name is often a subject
+        sources=list(rows),
+        note=f"{left_out:,} more are in the Parquet table" if left_out > 0 else "",
+        bar=next((at for at in drawn if columns[at].name == table.bar), None),
+        about=clean(table.about, _TOLD),
+    )
+
+
+def _about(report: NightlyReport) -> Section:
+    facts: dict[str, Any] = {
+        "date": report.date,
+        "complete": report.complete,
+        "until": report.until,
+        "made at": report.made_at,
+        "took": lasting(report.took_secs),
+        "events": report.events,
+    }
+    for name, part in report.data.items():
+        if isinstance(part, dict):
+            facts |= {f"{name}, {key}": count for key, count in part.items()}
+        else:
+            facts.setdefault(name, part)
+    pairs: list[tuple[str, ...]] = [
+        (clean(name, 60), _shown(value, "count")) for name, value in list(facts.items())[:MAX_ROWS]
+    ]
+    return Section(
+        title="made from",
+        columns=("", "value"),
+        rows=pairs,
+        numeric=frozenset(),
+        shares={},
+        leads=[None] * len(pairs),
+        sources=[{name: value} for name, value in list(facts.items())[:MAX_ROWS]],
+    )
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _unit(unit: str, row: Mapping[str, Any]) -> str:
+    return str(row.get("unit", "count")) if unit == "varies" else unit
+
+
+def _shown(value: Any, unit: str) -> str:
+    """Return a value with its unit; what does not fit its unit is shown as it is."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if not isinstance(value, int | float):
+        return clean(str(value), _CELL)
+    match unit:
+        case "hour":
+            return f"{value:02.0f}:00"
+        case "time":
+            return clock_time(value)
+        case "bytes":
+            return size(value)
+        case "us" | "ms" | "secs":
+            return lasting(value / {"us": 1e6, "ms": 1e3, "secs": 1}[unit]) if value else "0s"
+        case "share":
+            return f"{value:.1%}" if 0 < value < 0.9995 else f"{value:.0%}"
+        case _:
+            return clean(f"{value:,.0f}" if value == int(value) else f"{value:,.1f}", _CELL)
+
+
+def _change(share: float | None) -> str:
+    if share is None:
+        return "–"
+    return f"×{share + 1:.1f}" if share >= 1 else f"{share:+.0%}".replace("-", "−")
