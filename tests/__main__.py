@@ -3,7 +3,7 @@
 1. Only the standard library is imported: on a fresh checkout nothing else is there yet.
 2. `.venv` is made from nothing, and made again only when pyproject.toml, Python or the checkout's place has
    changed. A set-up that was interrupted leaves no stamp, so the next run starts over.
-3. Every static check runs, and all that failed are named; the tests run only once none has.
+3. Every static check runs, mypy beside the others, and all that failed are named; the tests run only once none has.
 4. pytest takes this process over, so that its closing line is the last one and its exit code is ours.
 """
 
@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 import venv
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -28,11 +29,14 @@ STAMP = VENV / "relay-stamp"
 EXTRAS = "dev"
 
 STATIC_CHECKS: dict[str, list[str | Path]] = {
+    "mypy": [BIN / "mypy"],  # the longest, so the first
     "ruff format": [BIN / "ruff", "format", "--check", "--diff", "."],
     "ruff check": [BIN / "ruff", "check", "."],
-    "mypy": [BIN / "mypy"],
     "import-linter": [BIN / "lint-imports"],
 }
+
+# The workers of the first run would each compile all tests; this does it for them, while mypy has the other core.
+FIRST_CHECKS: dict[str, list[str | Path]] = {"collection": [PYTHON, "-m", "pytest", "--collect-only", "-q"]}
 
 
 def main() -> None:
@@ -45,23 +49,25 @@ def main() -> None:
     options = parser.parse_args()
 
     os.chdir(ROOT)
-    for name in ("PYTHONHOME", "PYTHONPATH"):
+    for name in ("PYTHONHOME", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE"):
         os.environ.pop(name, None)
-    set_up()
-    failed = [name for name, command in STATIC_CHECKS.items() if not passes(name, command)]
+    checks = STATIC_CHECKS | FIRST_CHECKS if set_up() else STATIC_CHECKS
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        verdicts = dict(zip(checks, pool.map(passes, checks, checks.values()), strict=True))
+    failed = [name for name, passed in verdicts.items() if not passed]
     if failed:
         sys.exit(f"failed: {', '.join(failed)} (pytest was not run)")
     become_pytest((["-m", "not slow"] if options.quick else []) + options.pytest)
 
 
-def set_up() -> None:
-    """Make .venv hold the project, editable, with its development tools."""
+def set_up() -> bool:
+    """Make .venv hold the project, editable, with its development tools; return whether there was anything to do."""
     with open(ROOT / "pyproject.toml", "rb") as project:
         fcntl.flock(project, fcntl.LOCK_EX)  # two runs in one checkout must not both build it
         facts = [project.read().decode(), sys.version, sys.base_prefix, str(ROOT), EXTRAS]
         wanted = hashlib.sha256("\0".join(facts).encode()).hexdigest()
         if STAMP.exists() and STAMP.read_text() == wanted:
-            return
+            return False
         say(f"setting up {VENV} with Python {sys.version.split()[0]} (less than a minute) ...")
         if VENV.exists():
             shutil.rmtree(VENV)
@@ -72,9 +78,13 @@ def set_up() -> None:
         pip = [str(PYTHON), "-m", "pip", "--quiet", "--no-input", "--disable-pip-version-check"]
         # Its wheel brings a program of 350 MB that the tests have one of their own for; its source does not.
         small = ["--no-binary", "claude-agent-sdk"]
-        if subprocess.run([*pip, "install", *small, "--editable", f".[{EXTRAS}]"], check=False).returncode:
+        # Python compiles what it imports, and most of what is installed here never is. A wheel that is built only to
+        # be unpacked (pyspark's holds 450 MB of Java) need not be compressed.
+        fast = ["--no-compile", "--config-settings=--build-option=--compression=stored"]
+        if subprocess.run([*pip, "install", *small, *fast, "--editable", f".[{EXTRAS}]"], check=False).returncode:
             sys.exit("pip could not install the project: see above")
         STAMP.write_text(wanted)
+        return True
 
 
 def passes(name: str, command: list[str | Path]) -> bool:
@@ -82,17 +92,17 @@ def passes(name: str, command: list[str | Path]) -> bool:
     started = time.monotonic()
     result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     verdict = "failed" if result.returncode else "ok"
-    say(f"{name:15}{verdict:8}{time.monotonic() - started:.1f} s")
-    if result.returncode:
-        say(result.stdout)
+    line = f"{name:15}{verdict:8}{time.monotonic() - started:.1f} s"
+    say(f"{line}\n{result.stdout}" if result.returncode else line)
     return not result.returncode
 
 
 def become_pytest(arguments: list[str]) -> None:
-    """Replace this process by pytest, on every core but no more than four."""
-    workers = max(2, min(4, os.cpu_count() or 1))
-    # Spread one by one, in order: those marked serial come last, and each of them alone (tests/serial.py).
-    spread = ["-n", str(workers), "--dist", "load", "--maxschedchunk", "1"]
+    """Replace this process by pytest."""
+    # Two for each core: half of the time a test waits for the disk, a timer or the answer of another process.
+    workers = min(8, 2 * (os.cpu_count() or 1))
+    # tests/serial.py says which runs beside which.
+    spread = ["-n", str(workers), "--dist", "loadscope"]
     os.execv(PYTHON, [str(PYTHON), "-m", "pytest", *spread, *arguments])
 
 

@@ -1,9 +1,12 @@
-"""Tests marked `serial` run alone, also where pytest-xdist runs the others in parallel. A pytest plugin.
+"""Which tests run beside which others, where pytest-xdist runs them in parallel. A pytest plugin.
 
-They come last. A pair of locks, shared by the workers of a run, keeps everything else apart from them: every test
-passes the door; a serial one keeps it shut and waits until the room is empty. Waiting is done outside of the test, so
-that it does not count towards its timeout. (xdist's own groups would only keep them on one worker, beside the tests of
-the other.)
+1. **Tests marked `serial` run alone.** They come last. A pair of locks, shared by the workers of a run, keeps
+   everything else apart from them: every test passes the door; a serial one keeps it shut and waits until the room is
+   empty. Waiting is done outside of the test, so that it does not count towards its timeout. (xdist's own groups would
+   only keep them on one worker, beside the tests of the other.)
+2. **With `--dist loadscope`, tests that share what is costly to start have one worker** (`TOGETHER`): it starts once,
+   not once per worker. xdist deals these groups out first, the largest before the others. All other tests are dealt
+   out one by one, in order.
 """
 
 from __future__ import annotations
@@ -17,6 +20,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+TOGETHER = (
+    "tests/core/crash/test_kill.py",  # one process to fork from
+    "tests/spark/",  # one Spark session
+    "tests/supervisor/test_cli.py",  # one supervisor, here and below
+    "tests/supervisor/test_cli_dlq.py",
+    "tests/supervisor/test_cli_help.py",
+    "tests/supervisor/test_cli_messages.py",
+    "tests/tui/test_demo.py",
+)
+"""Where the tests stand that share something: each line is one group."""
 
 _locks = pytest.StashKey[Path]()
 
@@ -34,6 +48,20 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_configure_node(node: Any) -> None:
     """Tell a worker where the locks are."""
     node.workerinput["serial_locks"] = str(node.config.stash[_locks])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """Deal the tests out, those in one of the groups to one worker."""
+    if config.getoption("dist") != "loadscope":
+        return None
+    from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
+
+    class Scheduling(LoadScopeScheduling):  # type: ignore[misc] # it is Any to mypy
+        def _split_scope(self, nodeid: str) -> str:
+            return next((place for place in TOGETHER if nodeid.startswith(place)), nodeid)
+
+    return Scheduling(config, log)
 
 
 @pytest.hookimpl(trylast=True)

@@ -1,4 +1,4 @@
-"""A serial test overlaps no other, although two workers run them."""
+"""A serial test overlaps no other, and tests that share something have one worker, although several run them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+
+from tests.serial import TOGETHER
 
 pytest_plugins = ["pytester"]
 
@@ -33,11 +35,14 @@ def test_in_company(number):
 """
 
 
-def test_serial_tests_run_last_and_alone(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("spread", [("load", "--maxschedchunk", "1"), ("loadscope",)], ids=" ".join)
+def test_serial_tests_run_last_and_alone(
+    spread: tuple[str, ...], pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     pytester.makeini("[pytest]\nmarkers = serial\n")
     module = pytester.makepyfile(CASES)
-    result = pytester.runpytest_subprocess("-p", "tests.serial", "-n2", "--maxschedchunk", "1", "-p", "no:asyncio")
+    result = pytester.runpytest_subprocess("-p", "tests.serial", "-n2", "--dist", *spread, "-p", "no:asyncio")
     assert result.parseoutcomes() == {"passed": 13}
 
     runs = [line.split() for line in module.with_name("log").read_text().splitlines()]
@@ -46,3 +51,34 @@ def test_serial_tests_run_last_and_alone(pytester: pytest.Pytester, monkeypatch:
         assert start >= end or kind == next_kind == "parallel"
     assert spans[-1][2] == "serial"
     assert any(later[0] < earlier[1] for earlier, later in pairwise(spans)), "nothing ran in parallel"
+
+
+SHARING = """
+import os
+from pathlib import Path
+import pytest
+
+@pytest.mark.parametrize("number", range(12))
+def test_it(number):
+    with Path(__file__).with_suffix(".log").open("a") as log:
+        log.write(f"{os.getpid()}\\n")
+"""
+
+
+def test_a_group_has_one_worker_and_the_others_are_spread(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    pytester.makeini("[pytest]\nmarkers = serial\n")
+    together, single = pytester.path / TOGETHER[0], pytester.path / "tests/test_single.py"
+    for module in (together, single):
+        module.parent.mkdir(parents=True, exist_ok=True)
+        module.write_text(SHARING)
+    result = pytester.runpytest_subprocess("-p", "tests.serial", "-n3", "--dist", "loadscope", "-p", "no:asyncio")
+    assert result.parseoutcomes() == {"passed": 24}
+    assert len(set(together.with_suffix(".log").read_text().split())) == 1
+    assert len(set(single.with_suffix(".log").read_text().split())) > 1
+
+
+def test_each_group_is_there() -> None:
+    assert [place for place in TOGETHER if not (ROOT / place).exists()] == []
