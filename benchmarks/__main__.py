@@ -16,9 +16,10 @@ from benchmarks.harness import Bench, Result
 from benchmarks.place import workplace
 from benchmarks.search_cases import SEARCH_CASES
 from benchmarks.socket_cases import SOCKET_CASES
+from benchmarks.spark_cases import SPARK_CASES
 from benchmarks.tui_cases import TUI_CASES
 
-CASES = BUS_CASES | SOCKET_CASES | ADAPTER_CASES | SEARCH_CASES | TUI_CASES
+CASES = BUS_CASES | SOCKET_CASES | ADAPTER_CASES | SEARCH_CASES | TUI_CASES | SPARK_CASES
 
 
 def main() -> None:
