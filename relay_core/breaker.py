@@ -209,7 +209,8 @@ class CircuitBreakers:
             self._open(key, breaker, why)
 
     def forget(self, key: str) -> None:
-        """Drop a breaker, as when its target is gone."""
+        """Drop a breaker, as when its target is gone; one that is not closed closes first, for those who keep count."""
+        self.reset(key, "its target is gone")
         self._breakers.pop(key, None)
 
     def update_config(self, config: CircuitBreakerConfig | Mapping[str, Any]) -> None:

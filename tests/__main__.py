@@ -68,7 +68,7 @@ def set_up() -> bool:
         wanted = hashlib.sha256("\0".join(facts).encode()).hexdigest()
         if STAMP.exists() and STAMP.read_text() == wanted:
             return False
-        say(f"setting up {VENV} with Python {sys.version.split()[0]} (less than a minute) ...")
+        say(f"setting up {VENV} with Python {sys.version.split()[0]} (a minute or two) ...")
         if VENV.exists():
             shutil.rmtree(VENV)
         try:

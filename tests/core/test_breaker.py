@@ -279,6 +279,13 @@ class TestOperator:
         assert circuit.states() == {}
         assert circuit.check(KEY).allowed
 
+    def test_a_breaker_that_is_forgotten_while_open_is_told_to_be_closed(self, clock: FakeClock) -> None:
+        told: list[tuple[str, CircuitState, CircuitState, str]] = []
+        circuit = CircuitBreakers(None, clock, lambda *change: told.append(change))
+        trip(circuit)
+        circuit.forget(KEY)
+        assert told[-1] == (KEY, OPEN, CLOSED, "its target is gone")
+
 
 class TestHistory:
     def test_every_transition_is_told_once_with_its_reason(self, clock: FakeClock) -> None:
