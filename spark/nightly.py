@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager
 from datetime import UTC, date, datetime, timedelta
 from time import monotonic, time_ns
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -68,7 +69,7 @@ def nightly(
         raise Failed(str(error)) from error
     except OSError as error:
         raise Failed(f"{error.filename or settings.output}: {error.strerror or error}") from error
-    except PySparkException as error:
+    except (PySparkException, Py4JError) as error:
         raise Failed(f"Spark: {str(error).strip().partition(chr(10))[0]}") from error
     progress.end(
         {
