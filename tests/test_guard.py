@@ -134,6 +134,7 @@ def outcomes(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, cases: 
     return result.parseoutcomes(), result.stdout.str()
 
 
+@pytest.mark.serial  # a processor that others have taken is not held against a loop
 def test_a_blocked_loop_fails_the_test(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     counts, output = outcomes(pytester, monkeypatch, BLOCKING)
     assert counts == {"failed": BLOCKING.count("def test_")}

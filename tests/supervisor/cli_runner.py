@@ -10,6 +10,7 @@ import asyncio
 import io
 import json
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from relay_core.clock import SystemClock
 from relay_supervisor.cli.entry import guarded
 from relay_supervisor.cli.groups import root_app
 from tests.supervisor.daemon import UNLIMITED, Daemon, a_daemon
@@ -206,3 +208,12 @@ def a_relay(
             yield relay
         finally:
             runner.run(stack.aclose())
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Return when something has come true in another process."""
+    clock = SystemClock()
+    deadline = clock.monotonic() + TIMEOUT_SECS
+    while not condition():
+        assert clock.monotonic() < deadline
+        select.select([], [], [], 0.02)

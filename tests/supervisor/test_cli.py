@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from relay_supervisor.cli.show import cut, lasting, safe, table
-from tests.supervisor.cli_runner import Relay, a_relay, end
+from tests.supervisor.cli_runner import Relay, a_relay, end, until
 
 
 @pytest.fixture(scope="module")
@@ -173,10 +173,7 @@ def gate(relay: Relay, tmp_path: Path) -> Iterator[Path]:
 
 def until_at(relay: Relay, stage: str) -> None:
     """Return once the job says that it has come to a stage."""
-    for _ in range(3000):
-        if running(relay).get("progress", {}).get("stage") == stage:
-            return
-    raise AssertionError(running(relay))
+    until(lambda: running(relay).get("progress", {}).get("stage") == stage)
 
 
 def running(relay: Relay) -> Any:

@@ -7,18 +7,16 @@ import fcntl
 import json
 import os
 import pty
-import select
 import signal
 import subprocess
 import termios
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
 import pytest
 
-from relay_core.clock import SystemClock
-from tests.supervisor.cli_runner import TIMEOUT_SECS, Relay, a_relay, end
+from tests.supervisor.cli_runner import TIMEOUT_SECS, Relay, a_relay, end, until
 
 ME = ["--from", "relay.me"]
 
@@ -42,15 +40,6 @@ def waiting_bytes(pipe: IO[str] | None) -> int:
     count = array.array("i", [0])
     fcntl.ioctl(pipe, termios.FIONREAD, count)
     return count[0]
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Return when something has come true in another process."""
-    clock = SystemClock()
-    deadline = clock.monotonic() + TIMEOUT_SECS
-    while not condition():
-        assert clock.monotonic() < deadline
-        select.select([], [], [], 0.02)
 
 
 def listening(relay: Relay, pattern: str, *options: str) -> subprocess.Popen[str]:
