@@ -20,7 +20,7 @@ Positive = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[int, Field(ge=0)]
 Ratio = Annotated[float, Field(ge=0, le=1)]
 Named = Annotated[str, Field(min_length=1)]
-Place = Annotated[str, Field(pattern=r"^(/|[A-Za-z][A-Za-z0-9+.-]*:/)")]
+Place = Annotated[str, Field(pattern=r"^(/|[Ff][Ii][Ll][Ee]:/|[A-Za-z][A-Za-z0-9+.-]*://)")]
 """An absolute path or a URI: what is relative would depend on where the supervisor was started."""
 
 DAY_MS = 86_400_000

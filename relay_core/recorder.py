@@ -34,6 +34,8 @@ class Recorder:
         """Note a publish that passed the gates, or was dead-lettered there."""
         self.index.note(row)
         self.metrics.published(row.size, started)
+        if row.status == "replayed":  # its message is old, but this happens now
+            row = row._replace(created_ms=self._clock.now_ms())
         self.events.emit_row((publish_event, row))
 
     def refused(self, delivery: Delivery) -> None:

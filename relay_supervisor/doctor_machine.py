@@ -146,7 +146,7 @@ def check_java_and_spark(place: Place) -> Finding:
 
 def _java() -> dict[str, Any]:
     """Ask the Spark part, which alone knows how it chooses."""
-    command = [sys.executable, "-m", "spark", "java"]
+    command = [sys.executable, "-P", "-m", "spark", "java"]  # -P: not the spark.py of whatever directory this is
     ran = subprocess.run(command, capture_output=True, text=True, timeout=_JAVA_SECS, check=True)
     answer: dict[str, Any] = json.loads(ran.stdout)
     return answer

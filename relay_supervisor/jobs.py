@@ -188,10 +188,14 @@ class Jobs:
             if scheduled.next_run_time > now + timedelta(seconds=period + LOOK_SECS):
                 self._schedule(scheduled.id, section)
         self.scheduler.wakeup()
-        # Our own part may be there without what the extra brings. Asked here, as states are asked for all the time.
-        self._has_spark = all(map(importlib.util.find_spec, ("spark", "pyspark")))
+        self._look_for_spark()
         if self._clock.monotonic() - self._entered >= FIRST_RUN_SECS:
             self._make_up()
+
+    def _look_for_spark(self) -> None:
+        # Our own part may be there without what the extra brings. Kept, as states are asked for all the time.
+        importlib.invalidate_caches()
+        self._has_spark = all(map(importlib.util.find_spec, ("spark", "pyspark")))
 
     def _look(self) -> None:
         self.look_around()
@@ -262,6 +266,8 @@ class Jobs:
             if run.arguments != arguments:
                 raise RelayError(_busy(run), code="job_busy")
             return run
+        if self._problem(job) is not None:
+            self._look_for_spark()  # it may have been installed since
         problem = self._problem(job)
         if problem is not None:
             raise RelayError(f"the job {job.name} cannot run: {problem}", code="job_unavailable")

@@ -84,7 +84,8 @@ def call_of(
     directory = str(data_dir.path)
     options = arguments.options() if arguments is not None else []
     env = {**os.environ, "RELAY_DATA_DIR": directory, "RELAY_JOB_OPTIONS": shlex.join(options)}
-    ours = (sys.executable, "-m", "spark", "nightly", "--data-dir", directory, *options)
+    # -P: a spark.py of somebody else's that lies where the supervisor was started is not ours.
+    ours = (sys.executable, "-P", "-m", "spark", "nightly", "--data-dir", directory, *options)
     return config.command or ours, env
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import DateType, StructField, StructType
 
 from spark.storage import Storage
@@ -35,10 +36,18 @@ class Dated:
         paths = [self.tables.pattern(self._place(day)) for day in days]
         return spark.read.schema(schema).option("basePath", self.tables.uri(self.name)).parquet(*paths)
 
-    def before(self, day: date, days: int) -> list[date]:
-        """Return the days that are there of so many before a day, oldest first."""
-        oldest = day - timedelta(days=days)
-        return [found for found in dates(self.tables, self.name) if oldest <= found < day]
+    def before(self, day: date, days: int | None = None) -> list[date]:
+        """Return the days that are there of so many before a day, or of all before it, oldest first."""
+        found = [found for found in dates(self.tables, self.name) if found < day]
+        return found if days is None else [one for one in found if one >= day - timedelta(days=days)]
+
+    def fingerprint(self, spark: SparkSession, day: date) -> tuple[int, int] | None:
+        """Return what tells a day's rows from others, whatever their order; None if there is no such day."""
+        if day not in dates(self.tables, self.name):
+            return None
+        row_hash = F.xxhash64(*self.schema.fieldNames()).cast("decimal(20)")
+        count, total = self.read(spark, [day]).agg(F.count("*"), F.sum(row_hash)).collect()[0]
+        return int(count), int(total or 0)
 
     def _place(self, day: date) -> str:
         return f"{self.name}/date={day}"

@@ -2,8 +2,7 @@
 
 1. A report is *behind* if there is none, if events have come in since it was made, or if it was made before its day was
    over and the day is over now.
-2. Without dates a run makes what is behind: of all days that have new segments, and of the last days in any case. Today
-   is left to tomorrow, unless the run says otherwise.
+2. Without dates a run makes what is behind. Today is left to tomorrow, unless the run says otherwise.
 3. A date, or a range, is made again whatever there is; so is everything by a backfill. Days without events are
    passed over, except one that was named.
 4. Oldest first, since each day begins with what the day before has left open.
@@ -14,9 +13,6 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-
-LOOK_BACK_DAYS = 14
-"""Reports older than this are looked at only if there are new segments for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +70,5 @@ def choose(
     if request.date is not None:
         return [request.date]
     found = set(fresh)
-    oldest = today - dt.timedelta(days=LOOK_BACK_DAYS)
-    found.update(day for day in known if request.again or (day >= oldest and day not in found and is_behind(day)))
+    found.update(day for day in known if request.again or (day not in found and is_behind(day)))
     return sorted(day for day in found if request.wants(day, today))

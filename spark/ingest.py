@@ -6,6 +6,7 @@
    another is counted and not taken. One that is known and has another size is reported and left: it must not happen.
 2. Spark reads and parses each line once, and writes good and bad in one pass: bad rows go to a kind of their own,
    whose files are then moved aside. What was found is counted from the files just written, of three columns.
+   Segments that are not blank and leave nothing to be seen are an error, before anything is committed.
 3. The manifest is the commit (manifest.py). An ingest first removes what a dead one left, so that a crash at any point
    and a run after it give the same table. Files are only added, as many as Spark has tasks for each kind; nothing
    rewrites them, for a date sees a handful of ingests.
@@ -32,7 +33,7 @@ from pyspark.sql.types import StructType
 from spark.lines import ASIDE, ASIDE_SCHEMA, parse
 from spark.manifest import Counts, Manifest, Taken, read_manifest, write_manifest
 from spark.schema import EVENT_SCHEMA
-from spark.storage import Storage
+from spark.storage import Storage, StorageError
 
 _WRITTEN = StructType([*EVENT_SCHEMA.fields, *ASIDE_SCHEMA.fields])
 _SETTINGS = {
@@ -87,6 +88,11 @@ def ingest(
     _clear(tables, day, manifest)
     names = [name for name, taken in new.items() if taken.copy_of is None]
     files = _write(spark, events, tables, day, names) if names else []
+    if not files and any(not _is_blank(events, f"date={day}/{name}") for name in names):
+        raise StorageError(
+            f"Spark has written nothing that can be seen at {tables.uri(_home(day))}: "
+            "this process, the driver and the workers must see the same places"
+        )
     tables.keep(files)
     rows = _count(spark, tables, day, files) if files else []
     kept, aside = _part(tables, day, files)
@@ -134,6 +140,10 @@ def _sort_out(events: Storage, day: date, segments: Iterable[Segment], manifest:
         new[segment.name] = Taken(bytes=segment.bytes, digest=found, copy_of=known.get(found))
         known.setdefault(found, segment.name)
     return new
+
+
+def _is_blank(events: Storage, name: str) -> bool:
+    return not any(piece.strip() for piece in events.chunks(name))
 
 
 def _home(day: date) -> str:

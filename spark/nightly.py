@@ -11,12 +11,13 @@
 from __future__ import annotations
 
 import json
+from bisect import insort
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from datetime import UTC, date, datetime, timedelta
 from time import monotonic, time_ns
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -27,6 +28,7 @@ from spark.java import NoJavaError
 from spark.manifest import Manifest, read_manifest
 from spark.one_day import OneDay
 from spark.progress import Part, Progress
+from spark.report.seen import HISTORY_DAYS
 from spark.schema import Day
 from spark.session import open_session
 from spark.settings import Settings
@@ -35,6 +37,8 @@ from spark.storage import Storage, StorageError
 OpenSession = Callable[[Settings, bool], AbstractContextManager[SparkSession]]
 """Given the settings and whether there is little to compute."""
 
+_BASELINE = timedelta(days=HISTORY_DAYS + 1)
+"""What a night needs of the days before is kept for so long in any case."""
 _FEW_EVENTS = 1_000_000
 _LINE_BYTES = 300
 _STARTED = 0.2  # of a run; as it is on one small day, which is what most runs are about
@@ -63,14 +67,17 @@ def nightly(
     began = monotonic()
     try:
         night = _Night(settings, progress, time_ns() // 1_000_000 if now_ms is None else now_ms)
+        night.check_places()
         with night.tables.lock():
             made = night.run(request, session or _own_session)
     except (StorageError, NoJavaError, ValueError) as error:
         raise Failed(str(error)) from error
+    except (ConnectionError, Py4JNetworkError) as error:
+        raise Failed("Spark's JVM has died: it was killed, or the machine is out of memory") from error
     except OSError as error:
         raise Failed(f"{error.filename or settings.output}: {error.strerror or error}") from error
     except (PySparkException, Py4JError) as error:
-        raise Failed(f"Spark: {str(error).strip().partition(chr(10))[0]}") from error
+        raise Failed(f"Spark: {_cause(str(error))}") from error
     progress.end(
         {
             "reports": [str(day) for day in made],
@@ -80,6 +87,15 @@ def nightly(
         }
     )
     return list(made)
+
+
+def _cause(text: str) -> str:
+    """Return the line of an error that says most: the innermost cause, or else the first."""
+    lines = [line.strip() for line in text.strip().splitlines()] or [""]
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    return (
+        causes[-1] if causes else lines[1] if lines[0].startswith("An error occurred while") and lines[1:] else lines[0]
+    )
 
 
 def _own_session(settings: Settings, light: bool) -> AbstractContextManager[SparkSession]:
@@ -97,23 +113,40 @@ class _Night:
         self._progress = progress
         self._now_ms = now_ms
         self._today = datetime.fromtimestamp(now_ms / 1000, UTC).date()
-        self._oldest = self._today - timedelta(days=settings.keep_days)
+
+    def check_places(self) -> None:
+        """Refuse places with which a run would do harm, or nothing at all.
+
+        Raises:
+            StorageError: with what to change.
+        """
+        if f"{self.output.root}/".startswith(f"{self.events.root}/"):
+            raise StorageError(f"reports cannot be written to {self.output.root}: the events lie in {self.events.root}")
+        if not self.events.exists():
+            raise StorageError(f"there are no events at {self.events.root}: a bus that runs writes them there")
 
     def run(self, request: Request, session: OpenSession) -> dict[date, Manifest]:
         """Make the days' reports and return what each was made from."""
         self._progress.tell("looking for new events", 0.0)
-        self._tidy()
-        fresh = find_new(self.events, self.tables)
         known = dates(self.tables, "manifest")
+        # By the newest events, if a clock is ahead of them: a wrong one must not remove everything.
+        newest = max([*known, *dates(self.events)], default=self._today)
+        oldest = min(newest, self._today) - timedelta(days=self._settings.keep_days)
+        self._tidy(oldest)
+        fresh = find_new(self.events, self.tables)
+        known = [day for day in known if day >= oldest]
         days = choose(request, self._today, fresh=fresh, known=known, is_behind=self._is_behind)
-        days = [day for day in days if day >= self._oldest or day == request.date]  # others would go at once
+        if request.date is not None and request.date < oldest:
+            raise StorageError(f"{request.date} is older than jobs.metrics.keepDays: its report would not be kept")
+        days = [day for day in days if day >= oldest]
         made: dict[date, Manifest] = {}
         if not days:
             return made
         self._progress.tell("starting Spark", 0.02)
-        settings, share = self._settings, (1.0 - _STARTED) / len(days)
+        settings = self._settings
         with session(settings, self._is_light(days, fresh)) as spark:
-            for number, day in enumerate(days):
+            for number, day in enumerate(days):  # which may grow
+                share = (1.0 - _STARTED) / len(days)
                 begin, about = _STARTED + number * share, str(day) if len(days) > 1 else None
                 self._progress.tell("taking in events", begin, about)
                 manifest = read_manifest(self.tables, day) or Manifest()
@@ -121,8 +154,12 @@ class _Night:
                     manifest = ingest(spark, self.events, self.tables, day, fresh[day], now_ms=self._now_ms)
                 progress = Part(self._progress, begin + _INGEST * share, begin + share, about)
                 making = OneDay(spark, self.output, settings.limits, progress)
-                making.make(Day.of(day, self._now_ms), manifest, self._now_ms)
+                hands_on_other = making.make(Day.of(day, self._now_ms), manifest)
                 made[day] = manifest
+                later = next((one for one in known if one > day), None)
+                if hands_on_other and not request.again and later is not None and later not in days:
+                    if request.wants(later, self._today):
+                        insort(days, later)  # it was made with what this day had handed on before
         return made
 
     def _is_behind(self, day: date) -> bool:
@@ -141,11 +178,11 @@ class _Night:
         new = sum(segment.bytes for day in days for segment in fresh.get(day, ()))
         return known + new / _LINE_BYTES < _FEW_EVENTS
 
-    def _tidy(self) -> None:
+    def _tidy(self, oldest: date) -> None:
         """Remove what dead runs have left, and days that are older than they are kept."""
         for place, name in [(self.output, ""), *((self.tables, name) for name in self.tables.names())]:
             place.mend(name)
             for day in dates(place, name):
-                if day < self._oldest:
+                if day < (oldest if name not in ("carried", "daily") else min(oldest, self._today - _BASELINE)):
                     for ending in ("", ".json"):  # a manifest is a file
                         place.remove(f"{name}/date={day}{ending}".removeprefix("/"))

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
-from time import monotonic
+from time import monotonic, time_ns
 from typing import Any, NamedTuple
 
 from pyspark import StorageLevel
@@ -62,13 +62,17 @@ class OneDay:
     limits: Limits
     progress: Part
 
-    def make(self, day: Day, manifest: Manifest, now_ms: int) -> None:
-        """Make a day's report from what has been ingested of it, and put it in place."""
+    def make(self, day: Day, manifest: Manifest) -> bool:
+        """Make a day's report from what has been ingested of it, and put it in place.
+
+        Return whether it hands on something else than it did when it was made before.
+        """
         began = monotonic()
         tables = self.output.below("tables")
         open_things, numbers = Dated(tables, "carried", EVENT_SCHEMA), Dated(tables, "daily", DAILY_SCHEMA)
         making = self.output.making(f"date={day.date}")
         place = self.output.below(making)
+        handed_on = open_things.fingerprint(self.spark, day.date)
         with self._sources(tables, day, open_things) as sources:
             made = self._tables(sources, place, open_things)
         self.progress.tell("comparing with the days before", _TABLES_DONE)
@@ -84,17 +88,18 @@ class OneDay:
             _rows(today.where(shown)),
             _rows(before.where(shown)),
             _about(manifest),
-            made_at_ms=now_ms,
+            made_at_ms=time_ns() // 1_000_000,
             took_secs=monotonic() - began,
         )
         place.write("report.html", page(report).encode("utf-8", "replace"))
         place.write("report.json", report.to_json())
         self.output.swap(making, f"date={day.date}")
+        return handed_on is not None and handed_on != open_things.fingerprint(self.spark, day.date)
 
     @contextmanager
     def _sources(self, tables: Storage, day: Day, open_things: Dated) -> Iterator[Sources]:
         events = read_day(self.spark, tables, day.date)
-        handed_on = open_things.read(self.spark, open_things.before(day.date, HISTORY_DAYS)[-1:])
+        handed_on = open_things.read(self.spark, open_things.before(day.date)[-1:])
         told = incidents(events).unionByName(handed_on.drop("date"))
         passes = [one.persist(StorageLevel.MEMORY_AND_DISK) for one in (traffic(events, day), steps(events), told)]
         try:

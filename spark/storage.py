@@ -40,7 +40,7 @@ _CHUNK = 1 << 20
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 _NOT_THERE = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EPERM}
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_SCHEME = re.compile(r"(file(?=:/)|[A-Za-z][A-Za-z0-9+.-]*(?=://)):", re.IGNORECASE)
 
 
 class StorageError(Exception):
@@ -55,8 +55,9 @@ class Storage:
         scheme = _SCHEME.match(text)
         self.path: Path | None = None
         """The directory, if the place is local."""
-        if scheme is None or scheme[1] == "file":
-            self.path = Path(text.removeprefix("file://")).absolute()
+        if scheme is None or scheme[1].lower() == "file":
+            path = text if scheme is None else "/" + text[5:].removeprefix("//localhost").lstrip("/")
+            self.path = Path(path).absolute()
             self.root = str(self.path)
             self._fs = fsspec.filesystem("file")
             self._base = self.root
@@ -73,8 +74,9 @@ class Storage:
         return Storage(f"{self.root}/{name}")
 
     def uri(self, name: str = "") -> str:
-        """Return what Spark writes to."""
-        return f"{self.root}/{name}" if name else self.root
+        """Return what Spark writes to; never a bare path, which a cluster may take for its own storage's."""
+        root = self.root if self.path is None else f"file://{self.root}"
+        return f"{root}/{name}" if name else root
 
     def pattern(self, name: str = "") -> str:
         """Return what Spark reads from: it takes a path for a glob, so that the signs of globs are escaped."""

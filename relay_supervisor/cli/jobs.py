@@ -143,13 +143,14 @@ def _report_lines(run: JobRun, directory: Path | None) -> Iterator[str]:
     days, counts = sorted(run.reports or ()), run.counts
     took = lasting((run.ended_at - run.started_at) / 1000) if run.ended_at is not None else "?"
     if not days:
-        yield f"no day has new events: no report was made ({took}); --date makes one anew"
+        yield f"no day that was asked for has new events: no report was made ({took}); --date makes one anew"
         return
     made = f"the report of {days[0]}" if len(days) == 1 else f"{len(days)} reports, {days[0]} to {days[-1]},"
     events = f" from {number(counts['events'])} events" if "events" in counts else ""
     yield f"made {made}{events} in {took}"
     if bad := counts.get("bad_lines"):
-        yield paint(f"  {number(bad)} lines of the event log could not be read: they were put aside", "yellow")
+        lines, were = ("1 line", "it was") if bad == 1 else (f"{number(bad)} lines", "they were")
+        yield paint(f"  {lines} of the event log could not be read: {were} put aside", "yellow")
     yield f"  relay report show {days[-1]}"
     if directory is not None and (page := directory / f"date={days[-1]}" / "report.html").is_file():
         yield f"  file://{quote(str(page), safe='/=')}"

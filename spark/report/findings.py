@@ -61,13 +61,6 @@ def data(seen: Seen) -> Iterator[Finding]:
             title=f"{plural(sum(bad.values()), 'line')} of the event log could not be read",
             text=f"{reasons}. They are kept beside the tables, under tables/aside, and are in no number here.",
         )
-    if dropped := seen.ingest.get("dropped"):
-        yield Finding(
-            level="warn",
-            title=f"{plural(dropped, 'event was', 'events were')} dropped by the bus",
-            text="The log could not keep up or could not be written; the numbers here are too low by as many.",
-            command="relay-supervisor doctor",
-        )
     if unknown := counts_of(seen.ingest, "unknownKinds"):
         kinds = listed([f"{count(number)} {short(kind, 64)}" for kind, number in unknown.items()])
         yield Finding(

@@ -108,7 +108,8 @@ def dead_letters(seen: Seen) -> Iterator[Finding]:
         command = "relay dlq list"
         if code := word(row.get("code")):
             command += f" --code {code}"
-        if target := word(row.get("name")) or word(row.get("target")):
+        name = word(row.get("name")) or ""  # an adapter's is its id, which is no endpoint
+        if target := name if name.startswith("relay.") else word(row.get("target")):
             command += f" --endpoint {target}"
         yield Finding(
             level="warn",

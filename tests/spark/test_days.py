@@ -6,7 +6,7 @@ from datetime import date, timedelta
 
 import pytest
 
-from spark.days import LOOK_BACK_DAYS, Request, choose
+from spark.days import Request, choose
 
 TODAY = date(2026, 3, 20)
 
@@ -30,17 +30,12 @@ def chosen(
 
 
 def test_by_itself_a_run_makes_what_is_behind_oldest_first_and_leaves_today_to_tomorrow() -> None:
-    assert chosen(Request(), fresh=(0, 1, 30), known=(1, 2, 3), behind=(2,)) == [30, 2, 1]
+    assert chosen(Request(), fresh=(0, 1, 30), known=(1, 2, 3, 80), behind=(2, 80)) == [80, 30, 2, 1]
 
 
 def test_asked_by_hand_it_makes_today_too_if_there_are_events() -> None:
     assert chosen(Request(today=True), fresh=(0, 1)) == [1, 0]
     assert chosen(Request(today=True), known=(0, 1)) == []
-
-
-def test_old_reports_are_not_looked_at_again_unless_events_came_in() -> None:
-    old, far = LOOK_BACK_DAYS, LOOK_BACK_DAYS + 1
-    assert chosen(Request(), known=(old, far), behind=(old, far)) == [old]
 
 
 def test_a_named_day_is_made_whatever_there_is() -> None:

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from relay_core.events import Event
 from spark.days import Request
-from spark.nightly import Failed, nightly
+from spark.nightly import Failed, _cause, nightly
 from spark.progress import Progress
 from spark.schema import DAY_MS, Day
 from spark.settings import Settings
@@ -80,6 +80,12 @@ def bus(tmp_path: Path, spark: SparkSession) -> Bus:
     return Bus(tmp_path, spark)
 
 
+@pytest.fixture
+def quiet_bus(bus: Bus) -> Bus:
+    (bus.directory / "events").mkdir()
+    return bus
+
+
 def message(number: int, **more: Any) -> dict[str, Any]:
     about = {"message_id": f"m{number}", "trace_id": f"m{number}", "subject": A, "sender": "relay.agent.s"}
     return about | {"kind": "publish", "bytes": 10, "time": number * 1000} | more
@@ -119,36 +125,80 @@ def test_nights_that_follow_each_other(bus: Bus) -> None:
     # It begins with what the day before has left open.
     assert [bus.number(name, tomorrow) for name in ("messages", "deadLetters", "standingLetters")] == [1, 0, 1]
 
-    # A day that was not over is made again when it is; old days, and what dead runs have left, are removed.
+    # A day that was not over is made again when it is.
+    later = NEXT_NIGHT + DAY_MS
+    assert bus.night(now_ms=later) == [str(tomorrow)]
+    assert bus.report(tomorrow)["complete"] is True
+
+    # What comes late and stays open is handed on to the days after it.
+    bus.log("04-1-1.jsonl", message(2, **DEAD))
+    assert bus.night(now_ms=later) == [str(DATE), str(tomorrow)]
+    assert [bus.number("standingLetters", day) for day in (DATE, tomorrow)] == [2, 2]
+
+    # Old days, and what dead runs have left, are removed; a clock that is far ahead removes nothing.
     reports = bus.directory / "reports"
     for left in (reports / ".making-date=2026-03-14-1234", reports / "tables" / "daily" / ".making-date=2026-03-14-1"):
         left.mkdir()
-    assert bus.night(now_ms=NEXT_NIGHT + DAY_MS, keep_days=1) == [str(tomorrow)]
-    assert bus.report(tomorrow)["complete"] is True
+    assert bus.night(now_ms=later + 400 * DAY_MS, keep_days=1) == []
     by_day = {str(path.relative_to(reports)) for path in reports.rglob("*date=*")}
-    tables = {f"tables/{name}/date={tomorrow}" for name in ("events", "carried", "daily")}
-    assert by_day == {f"date={tomorrow}", f"tables/manifest/date={tomorrow}.json", *tables}
+    needed = {f"tables/{name}/date={day}" for name in ("carried", "daily") for day in (DATE, tomorrow)}
+    whole = {"", "tables/events/"}
+    both = {f"{place}date={day}" for place in whole for day in (DATE, tomorrow)}
+    assert by_day == both | needed | {f"tables/manifest/date={day}.json" for day in (DATE, tomorrow)}
+    bus.log("00-1-1.jsonl", message(1), day=DATE + timedelta(days=2))
+    assert bus.night(now_ms=later + DAY_MS, keep_days=1) == [str(DATE + timedelta(days=2))]
+    kept = sorted(path.parent.name for path in reports.glob("date=*/report.json"))
+    assert kept == [f"date={tomorrow}", f"date={DATE + timedelta(days=2)}"]
+    assert (reports / "tables" / "daily" / f"date={DATE}").exists()  # the baseline needs it for longer
 
 
 # What stops a run
 
 
-def test_two_runs_do_not_write_to_one_place(bus: Bus) -> None:
-    with Storage(bus.settings.output).below("tables").lock(), pytest.raises(Failed, match="another run"):
-        bus.night()
+def test_two_runs_do_not_write_to_one_place(quiet_bus: Bus) -> None:
+    with Storage(quiet_bus.settings.output).below("tables").lock(), pytest.raises(Failed, match="another run"):
+        quiet_bus.night()
 
 
-def test_a_day_to_come_is_refused(bus: Bus) -> None:
+def test_a_day_to_come_is_refused(quiet_bus: Bus) -> None:
     with pytest.raises(Failed, match="has not begun"):
-        bus.night(Request(date=DATE + timedelta(days=9)))
+        quiet_bus.night(Request(date=DATE + timedelta(days=9)))
 
 
-def test_a_place_that_nobody_knows_is_refused(bus: Bus) -> None:
+def test_a_place_that_nobody_knows_is_refused(quiet_bus: Bus) -> None:
     with pytest.raises(Failed, match="gopher"):
-        bus.night(output="gopher://host/reports")
+        quiet_bus.night(output="gopher://host/reports")
 
 
-def test_a_directory_that_cannot_be_written_is_named(bus: Bus, tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_written_is_named(quiet_bus: Bus, tmp_path: Path) -> None:
     (tmp_path / "reports").write_text("a file")
     with pytest.raises(Failed, match=str(tmp_path / "reports")):
-        bus.night(output=str(tmp_path / "reports"))
+        quiet_bus.night(output=str(tmp_path / "reports"))
+
+
+def test_places_that_would_do_harm_or_nothing_are_refused(bus: Bus, tmp_path: Path) -> None:
+    events = tmp_path / "events"
+    with pytest.raises(Failed, match="there are no events at"):
+        bus.night()
+    assert list(tmp_path.iterdir()) == []
+    events.mkdir()
+    for output in (events, events / "reports"):
+        with pytest.raises(Failed, match="cannot be written"):
+            bus.night(output=str(output))
+
+
+@pytest.mark.parametrize(
+    ("said", "cause"),
+    [
+        (
+            "An error occurred while calling o1.\n: org.x.Failed: no\n\tat a\nCaused by: java.io.IOException: full",
+            "java.io.IOException: full",
+        ),
+        ("An error occurred while calling o1.parquet.\n: org.x.Failed: no", ": org.x.Failed: no"),
+        ("[UNRESOLVED_COLUMN] no such column\n'Project", "[UNRESOLVED_COLUMN] no such column"),
+        ("", ""),
+    ],
+    ids=["with a cause", "without", "told by Spark", "nothing"],
+)
+def test_the_innermost_cause_is_what_is_told(said: str, cause: str) -> None:
+    assert _cause(said) == cause

@@ -221,5 +221,10 @@ def test_a_place_that_needs_more_says_what(uri: str, told: str) -> None:
 
 def test_spark_reads_odd_names_as_they_are(tmp_path: Path) -> None:
     place = Storage(tmp_path / ODD)
-    assert place.uri("x") == str(tmp_path / ODD / "x")
-    assert place.pattern() == str(tmp_path / r"a b %41 \[x\]\{y\} #é\*")
+    assert place.uri("x") == f"file://{tmp_path / ODD}/x"
+    assert place.pattern() == f"file://{tmp_path}/" + r"a b %41 \[x\]\{y\} #é\*"
+
+
+@pytest.mark.parametrize("place", ["/srv/r", "file:/srv/r", "file:///srv/r", "file://localhost/srv/r", "FILE:///srv/r"])
+def test_a_local_place_is_the_same_however_it_is_written(place: str) -> None:
+    assert (Storage(place).path, Storage(place).uri("a")) == (Path("/srv/r"), "file:///srv/r/a")

@@ -264,12 +264,16 @@ async def test_the_process_finds_the_data_directory_and_every_event(
 async def test_our_own_spark_part_is_what_runs_by_default(
     jobs: Jobs, tmp_path: Path, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    installed, elsewhere = tmp_path / "installed", tmp_path / "elsewhere"
     for name in ("spark", "pyspark"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "__init__.py").touch()
-    (tmp_path / "spark" / "__main__.py").write_text("import sys; print(sys.argv[1:])")
-    monkeypatch.chdir(tmp_path)  # where the child looks first
-    monkeypatch.syspath_prepend(tmp_path)
+        (installed / name).mkdir(parents=True)
+        (installed / name / "__init__.py").touch()
+    (installed / "spark" / "__main__.py").write_text("import sys; print(sys.argv[1:])")
+    elsewhere.mkdir()
+    (elsewhere / "spark.py").write_text("print('whose am I?')")
+    monkeypatch.chdir(elsewhere)
+    monkeypatch.setenv("PYTHONPATH", str(installed))
+    monkeypatch.syspath_prepend(installed)
     jobs.look_around()
     assert state(jobs, "metrics").problem is None
     for asked, options in ((None, []), (JobArguments(since="2020-01-30", until="2020-02-01"), SPAN)):

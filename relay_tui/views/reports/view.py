@@ -45,7 +45,7 @@ _LIST = (
     Column("EVENTS", 11, right=True),
     Column("MADE", 20, from_width=100),
     Column("", 10, right=True),
-    Column("SIZE", 10, right=True),
+    Column("SIZE", 10, right=True, from_width=90),
 )
 _SECTIONS = (Column("SECTION"), Column("ROWS", 5, right=True))
 
