@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DateType, StructField, StructType
 
+from spark.schema import no_rows
 from spark.storage import Storage
 
 
@@ -32,7 +33,7 @@ class Dated:
         """Return these days, which must be there, with their `date`."""
         schema = StructType([*self.schema.fields, StructField("date", DateType())])
         if not days:
-            return spark.createDataFrame([], schema)
+            return no_rows(spark, schema)
         paths = [self.tables.pattern(self._place(day)) for day in days]
         return spark.read.schema(schema).option("basePath", self.tables.uri(self.name)).parquet(*paths)
 

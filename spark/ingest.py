@@ -32,7 +32,7 @@ from pyspark.sql.types import StructType
 
 from spark.lines import ASIDE, ASIDE_SCHEMA, parse
 from spark.manifest import Counts, Manifest, Taken, read_manifest, write_manifest
-from spark.schema import EVENT_SCHEMA
+from spark.schema import EVENT_SCHEMA, no_rows
 from spark.storage import Storage, StorageError
 
 _WRITTEN = StructType([*EVENT_SCHEMA.fields, *ASIDE_SCHEMA.fields])
@@ -229,7 +229,7 @@ def _sum(before: Counts, new: dict[str, Taken], rows: list[Row]) -> Counts:
 def _read(spark: SparkSession, tables: Storage, home: str, files: list[str], schema: StructType) -> DataFrame:
     """Return these files and no others, with exactly these columns."""
     if not files:
-        return spark.range(0).select(*[F.lit(None).cast(field.dataType).alias(field.name) for field in schema.fields])
+        return no_rows(spark, schema)
     paths = [tables.pattern(name) for name in files]
     return spark.read.schema(schema).option("basePath", tables.uri(home)).parquet(*paths).select(*schema.fieldNames())
 

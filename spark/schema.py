@@ -9,6 +9,8 @@ from __future__ import annotations
 import datetime as dt
 from dataclasses import dataclass
 
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 DAY_MS = 86_400_000
@@ -65,6 +67,12 @@ class Day:
     def is_over(self) -> bool:
         """Tell whether all of it can be seen."""
         return self.until_ms - self.start_ms >= DAY_MS
+
+
+def no_rows(spark: SparkSession, schema: StructType) -> DataFrame:
+    """Return a DataFrame without rows; unlike `createDataFrame([])`, without a Python on the workers."""
+    columns = [F.lit(None).cast(field.dataType).alias(field.name) for field in schema.fields]
+    return spark.range(0).select(*columns)
 
 
 def _start_ms(day: dt.date) -> int:
