@@ -23,6 +23,9 @@ import pytest
 
 TOGETHER = (
     "tests/core/crash/test_kill.py",  # one process to fork from
+    "tests/spark/test_cluster.py",  # processes of their own, not the session below, here and in the next two
+    "tests/spark/test_end_to_end.py",
+    "tests/spark/test_session.py",
     "tests/spark/",  # one Spark session
     "tests/supervisor/test_cli.py",  # one supervisor, here and below
     "tests/supervisor/test_cli_dlq.py",
@@ -30,7 +33,7 @@ TOGETHER = (
     "tests/supervisor/test_cli_messages.py",
     "tests/tui/test_demo.py",
 )
-"""Where the tests stand that share something: each line is one group."""
+"""Where the tests stand that share something: each line is one group; a test is of the first that fits."""
 
 _locks = pytest.StashKey[Path]()
 
