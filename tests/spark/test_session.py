@@ -140,22 +140,6 @@ def test_the_wheels_java_runs_a_job_despite_a_broken_archive_and_ends_with_us(
     assert list((tmp_path / "tmp").glob("relay-spark-*")) == []
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_the_first_session_has_an_archive_made_and_the_second_uses_it(tmp_path: Path) -> None:
-    environment = without_java(tmp_path)
-    cache = tmp_path / "cache" / "relay" / "spark"
-    with opened(tmp_path, environment, conf=SMALL) as child:
-        answer(child)
-        child.communicate("", timeout=60)
-    with (cache / "maker.lock").open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # until the maker ends
-    (archive,) = cache.glob("classes-*.jsa")
-    assert list(cache.glob(".archive-*")) == []
-    with opened(tmp_path, environment, conf=SMALL) as child:
-        assert str(archive) in Path(f"/proc/{answer(child)['jvm']}/maps").read_text()
-
-
 def fake_submit(tmp_path: Path, script: str) -> Path:
     submit = tmp_path / "spark-submit"
     submit.write_text(f"#!/bin/sh\n{script}")
