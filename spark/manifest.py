@@ -95,8 +95,8 @@ def read_manifest(tables: Storage, day: date) -> Manifest | None:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise StorageError(
-            f"{tables.uri(name)} cannot be read ({f'{where}: ' if where else ''}{first['msg']}): to ingest the date "
-            f"again, remove it, {tables.uri(f'events/date={day}')} and {tables.uri(f'aside/date={day}')}"
+            f"{tables.root}/{name} cannot be read ({f'{where}: ' if where else ''}{first['msg']}): to ingest the date "
+            f"again, remove it, {tables.root}/events/date={day} and {tables.root}/aside/date={day}"
         ) from None
 
 

@@ -94,6 +94,7 @@ def message(number: int, **more: Any) -> dict[str, Any]:
 DEAD = {"kind": "dead_letter", "status": "failed", "code": "handler_failed", "target": "a" * 12}
 
 
+@pytest.mark.timeout(600)
 def test_nights_that_follow_each_other(bus: Bus) -> None:
     """One long story, because a night is what costs, and each begins with what the one before has left."""
     tomorrow = DATE + timedelta(days=1)
