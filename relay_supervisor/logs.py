@@ -39,6 +39,7 @@ QUIET = {
     "opentelemetry": logging.CRITICAL,  # telemetry.py says once what it repeats for each batch
     "urllib3": logging.WARNING,
     "watchdog": logging.WARNING,
+    "watchdog.observers.inotify": logging.CRITICAL,  # an error for each watch that ends while it is being read
 }
 """Loggers of libraries that say too much, and the least important lines that are heard of them."""
 
