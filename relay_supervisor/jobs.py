@@ -20,7 +20,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -41,7 +40,7 @@ from relay_core.maintenance import Maintenance
 from relay_core.operations import JobArguments, JobRun, JobState, Outcome
 from relay_core.tasks import Tasks
 from relay_supervisor.child import run_child
-from relay_supervisor.nightly import NO_SPARK, Said, call_of, check_days, day_due, how_it_ended, lacks_report
+from relay_supervisor.nightly import NO_SPARK, Said, call_of, check_days, day_due, has_spark, how_it_ended, lacks_report
 from relay_supervisor.schedule import FIRST_RUN_SECS, Every, in_words
 
 logger = logging.getLogger(__name__)
@@ -188,14 +187,9 @@ class Jobs:
             if scheduled.next_run_time > now + timedelta(seconds=period + LOOK_SECS):
                 self._schedule(scheduled.id, section)
         self.scheduler.wakeup()
-        self._look_for_spark()
+        self._has_spark = has_spark()  # kept, as states are asked for all the time
         if self._clock.monotonic() - self._entered >= FIRST_RUN_SECS:
             self._make_up()
-
-    def _look_for_spark(self) -> None:
-        # Our own part may be there without what the extra brings. Kept, as states are asked for all the time.
-        importlib.invalidate_caches()
-        self._has_spark = all(map(importlib.util.find_spec, ("spark", "pyspark")))
 
     def _look(self) -> None:
         self.look_around()
@@ -267,7 +261,7 @@ class Jobs:
                 raise RelayError(_busy(run), code="job_busy")
             return run
         if self._problem(job) is not None:
-            self._look_for_spark()  # it may have been installed since
+            self._has_spark = has_spark()
         problem = self._problem(job)
         if problem is not None:
             raise RelayError(f"the job {job.name} cannot run: {problem}", code="job_unavailable")

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shlex
@@ -75,6 +76,12 @@ class Said:
             is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST
             if is_count and name != "tookMs" and _NAME.fullmatch(name) and len(self.counts) < _MOST_COUNTS:
                 self.counts[_HUMP.sub("_", name).lower()] = value
+
+
+def has_spark() -> bool:
+    """Tell whether our own part is there, and what the extra brings."""
+    importlib.invalidate_caches()  # it may have been installed since
+    return all(map(importlib.util.find_spec, ("spark", "pyspark")))
 
 
 def call_of(

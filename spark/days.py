@@ -14,6 +14,9 @@ import datetime as dt
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+HISTORY_DAYS = 14
+"""Days before a day that it is compared with."""
+
 
 @dataclass(frozen=True, slots=True)
 class Request:

@@ -22,13 +22,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark.dated import dates
-from spark.days import Request, choose
+from spark.days import HISTORY_DAYS, Request, choose
 from spark.ingest import Segment, find_new, ingest
 from spark.java import NoJavaError
 from spark.manifest import Manifest, read_manifest
 from spark.one_day import OneDay
 from spark.progress import Part, Progress
-from spark.report.seen import HISTORY_DAYS
 from spark.schema import Day
 from spark.session import open_session
 from spark.settings import Settings

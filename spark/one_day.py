@@ -25,13 +25,14 @@ from pyspark.sql.types import DoubleType, StringType, StructField, StructType
 
 from relay_core.events import EventKind
 from spark.dated import Dated, write
+from spark.days import HISTORY_DAYS
 from spark.ingest import read_day
 from spark.manifest import Manifest
 from spark.progress import Part
 from spark.report.build import build
 from spark.report.headline import HEADLINE
 from spark.report.page import page
-from spark.report.seen import HISTORY_DAYS, Table
+from spark.report.seen import Table
 from spark.report.shown import SHOWN
 from spark.schema import EVENT_SCHEMA, Day
 from spark.sources import incidents, steps, traffic

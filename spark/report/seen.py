@@ -9,12 +9,11 @@ from functools import cached_property
 from statistics import median
 from typing import Any, NamedTuple
 
+from spark.days import HISTORY_DAYS
 from spark.report.model import DayLike, plain
 from spark.report.words import unit_of
 
 Row = Mapping[str, Any]
-
-HISTORY_DAYS = 14
 
 
 class Table(NamedTuple):

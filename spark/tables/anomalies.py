@@ -19,10 +19,10 @@ from datetime import timedelta
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from spark.days import HISTORY_DAYS
 from spark.schema import Day
 from spark.tables.daily import METRICS, MOST_KEYS
 
-HISTORY_DAYS = 14
 FEWEST_DAYS = 5
 FLAGGED_AT = 3.5
 MOST_REASONS = 5
