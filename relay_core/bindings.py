@@ -24,7 +24,7 @@ from pydantic import ConfigDict, field_validator
 from relay_core.errors import InvalidSubject, StorageError
 from relay_core.files import atomic_write
 from relay_core.model import WireModel
-from relay_core.subjects import matches_pattern, validate_subject
+from relay_core.subjects import is_pattern, matches_pattern, validate_subject
 
 logger = logging.getLogger(__name__)
 
@@ -94,6 +94,12 @@ class Bindings:
         if bound:
             return f"{sender} is bound to {chat}, but the chat has to write first ('start' of its binding is 'chat')"
         return f"{sender} is not bound to {chat}: add a binding to adapters.json if it may write there"
+
+    def people(self, agent: str) -> list[str]:
+        """Return the persons to whom an agent may write: those named one by one, and those it has talked with."""
+        named = {one.chat for one in self._bindings if one.agent == agent and not is_pattern(one.chat)}
+        begun = {chat for chat, with_agent in self._begun if with_agent == agent}
+        return sorted(chat for chat in named | begun if isinstance(self.find(agent, chat), Binding))
 
     def must_begin(self, chat: str, binding: Binding) -> bool:
         """Tell whether a message by this binding begins a conversation that has to be remembered."""

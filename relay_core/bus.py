@@ -59,6 +59,7 @@ from relay_core.pipeline import (
     begin_pipeline,
 )
 from relay_core.publication import Publication
+from relay_core.pull import Pull
 from relay_core.ratelimit import RateLimiter
 from relay_core.recorder import Recorder
 from relay_core.recovery import Recovered, recover
@@ -161,6 +162,7 @@ class Bus:
         self.adapters = Adapters(self)
         self.dedupe = Dedupe(config.limits.dedupe_entries)
         self.dead_letters = DeadLetterStore(self.mailboxes, self.commits, self.index, self.recorder, clock)
+        self.pull = Pull(self)
         self.drops = DropWatch(self._dropped, self.rescan)
         names = (self.data_dir.config.name, self.data_dir.access_rules.name)
         self.operator_files = FileWatch(self.data_dir.path, names, self.reload)

@@ -32,7 +32,7 @@ from relay_core.frames import MAX_FRAME, error_from_wire
 from relay_core.link import Link
 from relay_core.metrics import MetricsSnapshot
 from relay_core.model import WireModel
-from relay_core.operations import ConfiguredAdapter, JobArguments, JobRun, JobState, TokenInfo
+from relay_core.operations import AgentState, ConfiguredAdapter, JobArguments, JobRun, JobState, TokenInfo
 from relay_core.payload import encode_payload
 from relay_core.protocol import (
     MAX_BATCH,
@@ -42,6 +42,7 @@ from relay_core.protocol import (
     ConfigState,
     DeadLetters,
     DeadLetterSummaries,
+    NewAgent,
     NewToken,
     PlanItems,
     Replay,
@@ -62,6 +63,8 @@ from relay_core.state import MailboxState, TargetBreaker
 _ENVELOPE_ROOM = 4096
 """Bytes of a frame for what is around a payload."""
 _LEAVE_SECS = 2.0
+_WAIT_SECS = 300.0
+"""How long one question for mail may take, so that a supervisor keeps none for a client that is gone."""
 _LONG_SECS = 600.0
 """For what reads or removes every dead letter there is."""
 
@@ -182,16 +185,43 @@ class RelayClient(Redial):
         """Return the state of every mailbox, by subject."""
         return await self._list(MailboxState, "mailboxes.list", "mailboxes")
 
-    async def inbox(self, subject: str, limit: int = 50) -> list[Envelope]:
-        """Look at the oldest waiting messages without taking them."""
-        return await self._list(Envelope, "inbox.peek", "messages", {"subject": subject, "limit": limit})
+    async def inbox(self, subject: str, limit: int = 50, *, after: str | None = None) -> list[Envelope]:
+        """Look at the oldest waiting messages, of those after an id, without taking them."""
+        return await self._list(Envelope, "inbox.peek", "messages", _given(subject=subject, limit=limit, after=after))
 
-    async def claim(self, subject: str, limit: int = 1, *, lease: timedelta | None = None) -> list[Envelope]:
-        """Take the oldest waiting messages; each must be completed or failed.
+    async def wait_inbox(
+        self,
+        subject: str,
+        limit: int = 50,
+        *,
+        after: str | None = None,
+        answer_to: str | None = None,
+        timeout: float | None = None,
+    ) -> list[str]:
+        """Return the ids of waiting messages, when there are any, without taking them; none if the time is over.
+
+        It waits on through any number of lost connections.
+        """
+        clock = SystemClock()
+        until = clock.monotonic() + timeout if timeout is not None else None
+        while True:
+            left = min(until - clock.monotonic(), _WAIT_SECS) if until is not None else _WAIT_SECS
+            params = _given(subject=subject, limit=limit, after=after, answerTo=answer_to)
+            params["timeoutMs"] = max(int(left * 1000), 1)
+            found: list[str] = (await self.call("inbox.wait", params, timeout=None))["ids"]
+            if found or (until is not None and clock.monotonic() >= until):
+                return found
+
+    async def claim(
+        self, subject: str, limit: int = 1, *, lease: timedelta | None = None, ids: Iterable[str] | None = None
+    ) -> list[Envelope]:
+        """Take the oldest waiting messages, or those with these ids; each must be completed or failed.
 
         They are this connection's and are parked when it is lost, unless a lease keeps them for a time.
         """
         params: dict[str, Any] = {"subject": subject, "limit": limit}
+        if ids is not None:
+            params["ids"] = list(ids)
         if lease is not None:
             params["leaseMs"] = int(lease.total_seconds() * 1000)
 
@@ -203,13 +233,32 @@ class RelayClient(Redial):
         taken = await self.call("inbox.claim", params, unwanted=unwanted)
         return [Envelope.model_validate(one) for one in taken["messages"]]
 
-    async def complete(self, subject: str, message_id: str) -> None:
-        """Finish a claimed message."""
-        await self.call("inbox.complete", {"subject": subject, "id": message_id})
+    async def complete(self, subject: str, message_id: str, *, late: bool = False) -> bool:
+        """Finish a claimed message; return whether it was late; see `RelayCore.complete`."""
+        params = {"subject": subject, "id": message_id, **({"late": True} if late else {})}
+        return bool((await self.call("inbox.complete", params)).get("late"))
 
     async def fail(self, subject: str, message_id: str, reason: str) -> None:
         """Make a dead letter of a claimed message."""
         await self.call("inbox.fail", {"subject": subject, "id": message_id, "reason": reason})
+
+    # Agents
+
+    async def agents(self) -> list[AgentState]:
+        """Return the agents that were added and every other endpoint, by subject."""
+        return await self._list(AgentState, "agents.list", "agents")
+
+    async def add_agent(self, subject: str, *, description: str | None = None, cwd: str | None = None) -> NewAgent:
+        """Give an agent its mailbox and its token; what is there stays."""
+        return await self._ask(NewAgent, "agents.add", _given(subject=subject, description=description, cwd=cwd))
+
+    async def remove_agent(self, subject: str) -> None:
+        """Take an agent's token and endpoint away; its mail stays."""
+        await self.call("agents.remove", {"subject": subject})
+
+    async def people(self, subject: str) -> list[str]:
+        """Return the persons to whom an agent may write."""
+        return list((await self.call("agents.people", {"subject": subject}))["people"])
 
     # Dead letters and replay
 

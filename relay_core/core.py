@@ -25,14 +25,11 @@ from relay_core.config import RelayConfig
 from relay_core.datadir import DataDir
 from relay_core.deadletters import Code, DeadLetter, DeadLetterFilter, DeadLetterGroup, DeadLetterSummary
 from relay_core.dedupe import dedupe_key
-from relay_core.delivery import Span, Status, TargetKind
+from relay_core.delivery import Span, TargetKind
 from relay_core.endpoints import Endpoint
 from relay_core.envelope import BudgetOverrides, Envelope
 from relay_core.errors import Closed, InvalidSubject, NotFound
-from relay_core.files import storage_error
 from relay_core.lookups import conversation, spans
-from relay_core.mailbox import BadFile, Item, Mailbox
-from relay_core.maildir import NEW
 from relay_core.maintenance import Maintenance
 from relay_core.metrics import MetricsSnapshot
 from relay_core.operations import AdapterState
@@ -266,62 +263,47 @@ class RelayCore:
 
     # Pull consumers
 
-    async def inbox(self, subject: str, limit: int = 50, *, room: int | None = None) -> list[Envelope]:
+    async def inbox(
+        self, subject: str, limit: int = 50, *, room: int | None = None, after: str | None = None
+    ) -> list[Envelope]:
         """Look at the oldest waiting messages without taking them; at most `room` bytes of them, but one at least.
 
-        Raises:
-            NotFound: if the subject has no mailbox.
-        """
-        mailbox = self._mailbox(subject)
-        found = await asyncio.to_thread(self._peek, mailbox, mailbox.waiting(limit), room)
-        envelopes = []
-        for one in found:
-            if isinstance(one, BadFile):
-                await self.bus.parking.set_aside(mailbox, one)
-                mailbox.forget(one.message_id)
-            else:
-                envelopes.append(one.envelope)
-        return envelopes
-
-    async def claim(self, subject: str, limit: int = 1) -> list[Envelope]:
-        """Take the oldest waiting messages; each must be completed or failed.
+        With `after` it is those whose id comes after it.
 
         Raises:
             NotFound: if the subject has no mailbox.
         """
-        bus, mailbox = self.bus, self._mailbox(subject)
-        claimed: list[Envelope] = []
-        while len(claimed) < limit and (taken := self._take(mailbox)) is not None:
-            bus.recorder.eased(mailbox)
-            if isinstance(taken, Item) and taken.probe:
-                bus.breakers.release(mailbox.hash)  # a pull consumer is no handler to be tried
-            if isinstance(taken, BadFile):
-                await bus.parking.set_aside(mailbox, taken)
-            elif (now := bus.clock.now_ms()) > taken.envelope.budget.ttl:
-                await bus.parking.park(mailbox, taken, code=Code.EXPIRED, reason="message expired (TTL)")
-            else:
-                taken.delivery.claimed_ms = float(now)
-                bus.recorder.claimed(taken.delivery)
-                claimed.append(taken.envelope)
-        return claimed
+        return await self.bus.pull.peek(subject, limit, room=room, after=after or "")
 
-    async def complete(self, subject: str, message_id: str) -> None:
-        """Finish a claimed message.
+    async def wait_inbox(
+        self, subject: str, limit: int = 50, *, after: str | None = None, answer_to: str | None = None
+    ) -> list[str]:
+        """Return the ids of waiting messages, when there are any, without taking them.
+
+        With `after` it is those whose id comes after it, with `answer_to` the answers to that message.
+
+        Raises:
+            NotFound: if the subject has no mailbox.
+        """
+        return await self.bus.pull.wait(subject, limit, after=after or "", answer_to=answer_to)
+
+    async def claim(self, subject: str, limit: int = 1, *, ids: Iterable[str] | None = None) -> list[Envelope]:
+        """Take the oldest waiting messages, or those with these ids; each must be completed or failed.
+
+        Raises:
+            NotFound: if the subject has no mailbox.
+        """
+        return await self.bus.pull.claim(subject, limit, ids=ids)
+
+    async def complete(self, subject: str, message_id: str, *, late: bool = False) -> bool:
+        """Finish a claimed message; return whether it was late.
+
+        With `late` also one that was parked meanwhile because its consumer was gone: the dead letter ends then.
 
         Raises:
             NotFound: if nobody has claimed it.
         """
-        bus, mailbox = self.bus, self._mailbox(subject)
-        item = self._claimed(mailbox, message_id)
-        try:
-            bus.commits.note_gone(mailbox.hash, message_id)
-            mailbox.maildir.complete(message_id)
-        except OSError as error:
-            raise storage_error("complete a message in", mailbox.maildir.path, error) from error
-        del mailbox.claimed[message_id]
-        item.delivery.status = Status.DONE
-        item.delivery.handled_ms = float(bus.clock.now_ms())
-        bus.recorder.handled(item.delivery)
+        return await self.bus.pull.complete(subject, message_id, late=late)
 
     async def fail(self, subject: str, message_id: str, reason: str, *, code: str = Code.CONSUMER_FAILED) -> None:
         """Make a dead letter of a claimed message.
@@ -330,13 +312,7 @@ class RelayCore:
             NotFound: if nobody has claimed it.
             StorageError: if the disk refuses; it stays claimed.
         """
-        mailbox = self._mailbox(subject)
-        item = self._claimed(mailbox, message_id)
-        del mailbox.claimed[message_id]  # at once: it is finished by one caller only
-        error = await self.bus.parking.park(mailbox, item, code=code, reason=reason)
-        if error is not None:
-            mailbox.claimed[message_id] = item
-            raise storage_error("park a message in", mailbox.maildir.path, error) from error
+        await self.bus.pull.fail(subject, message_id, reason, code)
 
     # Dead letters and replay
 
@@ -488,43 +464,6 @@ class RelayCore:
             heard = [known] if known is not None else []
         for mailbox in heard:
             bus.listen(mailbox)
-
-    def _mailbox(self, subject: str) -> Mailbox:
-        validate_subject(subject)
-        mailbox = self.bus.mailboxes.get(subject_hash(subject))
-        if mailbox is None:
-            raise NotFound(f"no mailbox for {subject}: register the endpoint first", what=subject)
-        return mailbox
-
-    @staticmethod
-    def _take(mailbox: Mailbox) -> Item | BadFile | None:
-        try:
-            return mailbox.claim_next()
-        except OSError as error:
-            raise storage_error("claim in", mailbox.maildir.path, error) from error
-
-    @staticmethod
-    def _claimed(mailbox: Mailbox, message_id: str) -> Item:
-        item = mailbox.claimed.get(message_id)
-        if item is None:
-            raise NotFound(f"{message_id} is not claimed in {mailbox.subject}", what=message_id)
-        return item
-
-    @staticmethod
-    def _peek(mailbox: Mailbox, message_ids: list[str], room: int | None) -> list[Item | BadFile]:
-        found: list[Item | BadFile] = []
-        size = 0
-        for message_id in message_ids:
-            try:
-                one = mailbox.read(NEW, message_id)
-            except FileNotFoundError:
-                continue  # claimed meanwhile
-            if isinstance(one, Item):
-                size += len(one.data)
-                if room is not None and found and size > room:
-                    break
-            found.append(one)
-        return found
 
     def _target(self, target: str) -> str:
         hash = target if self.bus.mailboxes.get(target) is not None else subject_hash(target)

@@ -13,6 +13,7 @@ others are read back when they are claimed.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from dataclasses import dataclass
 from typing import Protocol
@@ -98,6 +99,7 @@ class Mailbox:
     """The mail of one target."""
 
     __slots__ = (
+        "_arrivals",
         "_in_order",
         "_known",
         "_waiting",
@@ -140,6 +142,7 @@ class Mailbox:
         self._waiting: deque[str] = deque()
         self._in_order = True
         self._known: set[str] = set()
+        self._arrivals: list[asyncio.Future[None]] = []
 
     @property
     def subject(self) -> str:
@@ -195,6 +198,7 @@ class Mailbox:
                 if message_id not in self._known and message_id not in self.claimed:
                     self._known.add(message_id)
                     self._waiting.append(message_id)
+                    self._tell_arrival()
             elif not name.startswith("."):
                 bad.append(BadFile("", NEW, name, f"the name {name!r} is not a message id followed by .json"))
         return bad
@@ -217,6 +221,25 @@ class Mailbox:
         if item is not None:
             self.fresh[message_id] = item
             self.memory.left -= len(item.data) + _ITEM_BYTES
+        if self._arrivals:
+            self._tell_arrival()
+
+    def next_arrival(self) -> asyncio.Future[None]:
+        """Return what is done when the next message comes; cancel it to be told no more."""
+        arrival: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._arrivals.append(arrival)
+        arrival.add_done_callback(self._forget_arrival)
+        return arrival
+
+    def _forget_arrival(self, arrival: asyncio.Future[None]) -> None:
+        if arrival in self._arrivals:
+            self._arrivals.remove(arrival)
+
+    def _tell_arrival(self) -> None:
+        arrivals, self._arrivals = self._arrivals, []
+        for arrival in arrivals:
+            if not arrival.done():
+                arrival.set_result(None)
 
     def put_back(self, item: Item) -> bool:
         """Put a claimed message that was not begun back at the head of the line; return False if it cannot be.
@@ -234,6 +257,7 @@ class Mailbox:
         # Whatever it takes of the memory: who waits for its outcome is known to this item only.
         self.fresh[item.id] = item
         self.memory.left -= len(item.data) + _ITEM_BYTES
+        self._tell_arrival()
         return True
 
     def head(self) -> str | None:
@@ -247,16 +271,20 @@ class Mailbox:
             self._waiting.popleft()
         return None
 
-    def waiting(self, limit: int) -> list[str]:
-        """Return the oldest waiting ids."""
-        found: list[str] = []
+    def has(self, message_id: str) -> bool:
+        """Tell whether a message waits."""
+        return message_id in self._known
+
+    def waiting(self, limit: int, after: str = "") -> list[str]:
+        """Return the oldest waiting ids, of those after an id."""
+        found: dict[str, None] = {}  # one that was claimed out of turn and replayed is in the line twice
         self.head()
         for message_id in self._waiting:
             if len(found) >= limit:
                 break
-            if message_id in self._known:
-                found.append(message_id)
-        return found
+            if message_id > after and message_id in self._known:
+                found[message_id] = None
+        return list(found)
 
     def claim_next(self) -> Item | BadFile | None:
         """Claim the oldest message; None if there is none left."""

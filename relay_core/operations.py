@@ -155,6 +155,24 @@ class ConfiguredAdapter(WireModel):
     """None while it is not running."""
 
 
+class AgentState(WireModel):
+    """An agent, or another endpoint, as others see it."""
+
+    subject: str
+    description: str | None = None
+    """What it can be asked for."""
+    cwd: str | None = None
+    """Where it works; for the operator alone."""
+    connected: int = 0
+    """How many sessions act for it right now."""
+    last_seen: int | None = None
+    """Wall time in milliseconds at which a session of it last came or went."""
+    unread: int = 0
+    """Messages that wait for it."""
+    added: bool = False
+    """Whether it was added as an agent; else it is just an endpoint."""
+
+
 class TokenInfo(WireModel):
     """Whom a token is for; its secret is known to its holder alone."""
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, ConfigDict, Field, ValidationError
 
 from relay_core.access import AccessRule
 from relay_core.bindings import Binding
@@ -34,7 +34,7 @@ from relay_core.frames import encode_result as encode
 from relay_core.live_state import StateUpdate
 from relay_core.metrics import MetricsSnapshot
 from relay_core.model import WireModel
-from relay_core.operations import ConfiguredAdapter, JobArguments, JobRun, JobState, TokenInfo
+from relay_core.operations import AgentState, ConfiguredAdapter, JobArguments, JobRun, JobState, TokenInfo
 from relay_core.ratelimit import SenderUsage
 from relay_core.replay_plan import PlanHead, PlanItem, ReplayOutcome
 from relay_core.results import PublishResult
@@ -62,8 +62,19 @@ PROTOCOL_VERSION = 1
 MAX_BATCH = 1000
 MAX_PAGE = 1000
 
+MAX_DESCRIPTION = 300
+
 M = TypeVar("M", bound=WireModel)
 
+
+def _one_line(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("must be one line of printable characters")
+    return text
+
+
+Line = Annotated[str, AfterValidator(_one_line)]
+"""A text of one line, for listings."""
 Limit = Annotated[int, Field(ge=1, le=MAX_PAGE)]
 
 
@@ -99,6 +110,8 @@ class HelloParams(Params):
     """A token made with `relay token add`, or the operator's own."""
     client: Annotated[str, Field(max_length=200)] | None = None
     """A name for logs and listings."""
+    agent: str | None = None
+    """The endpoint that this connection acts for, and that is listed as connected until it ends."""
 
 
 class Hello(Result):
@@ -275,6 +288,20 @@ class PeekParams(SubjectParams):
 
     limit: Limit = 50
     """As many as fit into a frame come at most."""
+    after: str | None = None
+    """Only messages whose id comes after this one."""
+
+
+class WaitParams(SubjectParams):
+    """Whose messages to wait for."""
+
+    limit: Limit = 50
+    after: str | None = None
+    """Only messages whose id comes after this one."""
+    answer_to: str | None = None
+    """Only answers to this message: those that follow from it, or have its id as their correlation id."""
+    timeout_ms: Annotated[int, Field(ge=1, le=600_000)] = 30_000
+    """When to answer that there is nothing."""
 
 
 class ClaimParams(SubjectParams):
@@ -284,16 +311,25 @@ class ClaimParams(SubjectParams):
     """As many as fit into a frame come at most."""
     lease_ms: Annotated[int, Field(ge=1000, le=86_400_000)] | None = None
     """Keep the claim for so long whatever becomes of the connection; without it, it ends with the connection."""
+    ids: Annotated[list[str], Field(max_length=MAX_PAGE)] | None = None
+    """Exactly these messages, as far as they still wait; `limit` does not count then."""
 
 
-class CompleteParams(SubjectParams):
+class ClaimedParams(SubjectParams):
     """A claimed message."""
 
     id: str
     """The message's."""
 
 
-class FailParams(CompleteParams):
+class CompleteParams(ClaimedParams):
+    """A claimed message that was handled."""
+
+    late: bool = False
+    """Also one that was parked meanwhile because its consumer was gone: the dead letter ends then."""
+
+
+class FailParams(ClaimedParams):
     """A claimed message that could not be handled."""
 
     reason: str
@@ -304,6 +340,19 @@ class Messages(Result):
     """Messages, oldest first."""
 
     messages: list[Envelope]
+
+
+class MessageIds(Result):
+    """Messages that wait, oldest first; none if the time is over."""
+
+    ids: list[str]
+
+
+class Completed(Result):
+    """The message is finished."""
+
+    late: bool | None = None
+    """True if it had been parked, and the dead letter has ended now."""
 
 
 class Endpoints(Result):
@@ -325,6 +374,40 @@ class SignalParams(Params):
     """Where to; not a pattern."""
     signal: Signal
     """What it says, and about whom: an endpoint that the connection may publish as."""
+
+
+# Agents
+
+
+class AddAgentParams(SubjectParams):
+    """An agent to add."""
+
+    description: Annotated[Line, Field(max_length=MAX_DESCRIPTION)] | None = None
+    """What it can be asked for: the other agents read it."""
+    cwd: Annotated[Line, Field(max_length=4096)] | None = None
+    """Where it works."""
+
+
+class NewAgent(Result):
+    """An agent and how it proves who it is."""
+
+    agent: AgentState
+    token: str
+    """The secret itself."""
+    token_file: str
+    """Where it lies, for `relay mcp` and `relay hook`."""
+
+
+class AgentList(Result):
+    """The agents that were added and every other endpoint, by subject."""
+
+    agents: list[AgentState]
+
+
+class People(Result):
+    """The persons to whom an agent may write, by subject."""
+
+    people: list[str]
 
 
 # Dead letters and replay
@@ -772,7 +855,8 @@ METHODS: dict[str, Method] = {
         Method("fail", FailDeliveryParams, Done, "Say that a delivery could not be handled.", AGENTS),
         Method("inbox.peek", PeekParams, Messages, "Look at waiting messages.", AGENTS),
         Method("inbox.claim", ClaimParams, Messages, "Take waiting messages.", AGENTS),
-        Method("inbox.complete", CompleteParams, Done, "Finish a claimed message.", AGENTS),
+        Method("inbox.wait", WaitParams, MessageIds, "Answer when messages wait; none is taken.", AGENTS),
+        Method("inbox.complete", CompleteParams, Completed, "Finish a claimed message.", AGENTS),
         Method("inbox.fail", FailParams, Done, "Make a dead letter of a claimed message.", AGENTS),
         Method("signal.send", SignalParams, Done, "Send a signal to whoever listens right now.", AGENTS),
         Method("signal.subscribe", PatternParams, Subscribed, "Receive signals as `signal` notifications.", AGENTS),
@@ -781,6 +865,10 @@ METHODS: dict[str, Method] = {
         Method("endpoints.unregister", SubjectParams, Done, "Stop routing to a subject; its mail stays.", AGENTS),
         Method("endpoints.list", Nothing, Endpoints, "List the endpoints.", AGENTS),
         Method("mailboxes.list", Nothing, Mailboxes, "Tell how every mailbox is doing."),
+        Method("agents.add", AddAgentParams, NewAgent, "Give an agent its mailbox and its token."),
+        Method("agents.remove", SubjectParams, Done, "Take an agent away; its mail stays."),
+        Method("agents.list", Nothing, AgentList, "Tell who is there.", AGENTS),
+        Method("agents.people", SubjectParams, People, "List the persons to whom an agent may write.", AGENTS),
         Method("deadletters.list", DeadLettersParams, DeadLetters, "List dead letters, newest first."),
         Method(
             "deadletters.summaries", DeadLettersParams, DeadLetterSummaries, "List dead letters without their messages."

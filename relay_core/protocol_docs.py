@@ -36,6 +36,7 @@ _TITLES = {
     "inbox": "Inboxes",
     "signal": "Signals",
     "endpoints": "Endpoints and mailboxes",
+    "agents": "Agents",
     "deadletters": "Dead letters",
     "breakers": "Breakers",
     "senders": "Senders",
@@ -49,7 +50,13 @@ _TITLES = {
     "reports": "Reports",
     "config": "Configuration",
 }
-_GROUP_OF = {"unsubscribe": "subscribe", "ack": "subscribe", "fail": "subscribe", "mailboxes": "endpoints"}
+_GROUP_OF = {
+    "unsubscribe": "subscribe",
+    "start": "subscribe",
+    "ack": "subscribe",
+    "fail": "subscribe",
+    "mailboxes": "endpoints",
+}
 """First words that have no title of their own."""
 
 _SIMPLE = {str: "string", int: "integer", float: "number", bool: "boolean", Path: "string", Any: "anything"}

@@ -29,7 +29,16 @@ _FIRST_PAUSE_SECS = 0.05
 _LONGEST_PAUSE_SECS = 0.25
 """Short: a try costs a tenth of a millisecond, and whoever looks on wants to see at once that it is back."""
 NOT_AGAIN = frozenset(
-    {"deadletters.run", "deadletters.edit", "tokens.add", "jobs.run", "inbox.complete", "inbox.fail", "server.stop"}
+    {
+        "deadletters.run",
+        "deadletters.edit",
+        "tokens.add",
+        "agents.remove",
+        "jobs.run",
+        "inbox.complete",
+        "inbox.fail",
+        "server.stop",
+    }
 )
 """Methods that must not be asked again when the answer was lost."""
 

@@ -146,20 +146,23 @@ class Deliveries:
 
     # Claimed
 
-    async def peek(self, subject: str, limit: int) -> list[Envelope]:
+    async def peek(self, subject: str, limit: int, after: str | None) -> list[Envelope]:
         """Look at waiting messages, as many as fit into an answer."""
-        return await self._relay.inbox(subject, limit, room=_ROOM)
+        return await self._relay.inbox(subject, limit, room=_ROOM, after=after)
 
-    async def claim(self, connection: Connection, subject: str, limit: int, lease_ms: int | None) -> list[Envelope]:
+    async def claim(
+        self, connection: Connection, subject: str, limit: int, lease_ms: int | None, ids: list[str] | None = None
+    ) -> list[Envelope]:
         """Take waiting messages, as many as fit into an answer, for a connection or for a time."""
         taken: list[Envelope] = []
         size = 0
+        wanted = iter(ids) if ids is not None else None
         while len(taken) < limit and size < _ROOM:
             if len(taken) % _YIELD_EVERY == 0:
                 await asyncio.sleep(0)
             if connection.closed:  # what it has is parked, or waits for its lease to run out
                 raise Closed("the connection is closed")
-            found = await self._relay.claim(subject, 1)
+            found = await self._relay.claim(subject, 1, ids=wanted)
             if not found:
                 break
             size += _size(found[0])
@@ -167,10 +170,11 @@ class Deliveries:
             self._hold(connection, subject, found[0].id, lease_ms)
         return taken
 
-    async def complete(self, subject: str, message_id: str) -> None:
-        """Finish a claimed message."""
-        await self._relay.complete(subject, message_id)
+    async def complete(self, subject: str, message_id: str, *, late: bool) -> bool:
+        """Finish a claimed message; return whether it was late."""
+        was_late = await self._relay.complete(subject, message_id, late=late)
         self._let_go((subject, message_id))
+        return was_late
 
     async def fail_claim(self, subject: str, message_id: str, reason: str) -> None:
         """Make a dead letter of a claimed message."""

@@ -37,6 +37,10 @@ class Identity:
         """Return the subjects that a token's holder may publish as and read."""
         return self.token.pattern if self.token is not None else None
 
+    def is_mine(self, subject: str) -> bool:
+        """Tell whether the connection may speak as a subject and read its mail."""
+        return self.operator or (self.pattern is not None and matches_pattern(subject, self.pattern))
+
     def check_method(self, method: Method) -> None:
         """Check that a method may be called.
 
@@ -64,7 +68,7 @@ class Identity:
         owner = owner_of(sender)
         if owner is not None:
             raise AccessDenied(f"{sender} is reserved for adapter {owner}", code="sender_reserved", sender=sender)
-        if not self.operator and not (self.pattern is not None and matches_pattern(sender, self.pattern)):
+        if not self.is_mine(sender):
             raise AccessDenied(
                 f"this connection's token is for {self.pattern}, not for {sender}",
                 code="sender_not_yours",

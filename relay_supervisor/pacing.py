@@ -32,6 +32,8 @@ ORDERED = frozenset(
         "access.remove",
         "tokens.add",
         "tokens.remove",
+        "agents.add",
+        "agents.remove",
     }
 )
 """Methods that are quick, and that what is asked next may count on."""

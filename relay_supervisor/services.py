@@ -13,6 +13,7 @@ from relay_core.core import RelayCore
 from relay_core.protocol import PROTOCOL_VERSION, Promise, ServerInfo
 from relay_core.tasks import Tasks as Background
 from relay_supervisor.adapters.configured import ConfiguredAdapters
+from relay_supervisor.agents import Agents
 from relay_supervisor.connection import Connection
 from relay_supervisor.deliveries import Deliveries
 from relay_supervisor.jobs import Jobs
@@ -26,6 +27,7 @@ class Services:
 
     relay: RelayCore
     adapters: ConfiguredAdapters
+    agents: Agents
     jobs: Jobs
     tokens: Tokens
     operator_token: str
@@ -56,7 +58,7 @@ class Services:
 
     def problems(self) -> list[str]:
         """Return what is wrong with the operator's files."""
-        return find_problems(self.relay, self.adapters, self.tokens)
+        return find_problems(self.relay, self.adapters, self.tokens, self.agents)
 
     async def reload(self) -> list[str]:
         """Read the operator's files again; return what is wrong with them."""
@@ -74,7 +76,7 @@ class Services:
                 connection.end()
 
 
-def find_problems(relay: RelayCore, adapters: ConfiguredAdapters, tokens: Tokens) -> list[str]:
+def find_problems(relay: RelayCore, adapters: ConfiguredAdapters, tokens: Tokens, agents: Agents) -> list[str]:
     """Return what is wrong with the operator's files."""
-    found = (relay.bus.config_problem, relay.bus.access.broken, adapters.problem, tokens.broken)
+    found = (relay.bus.config_problem, relay.bus.access.broken, adapters.problem, tokens.broken, agents.broken)
     return [problem for problem in found if problem is not None]

@@ -21,6 +21,7 @@ from relay_core.core import RelayCore
 from relay_core.places import operator_token_path, socket_path
 from relay_core.tasks import Tasks
 from relay_supervisor.adapters.configured import ConfiguredAdapters
+from relay_supervisor.agents import Agents
 from relay_supervisor.connection import Connection
 from relay_supervisor.deliveries import Deliveries
 from relay_supervisor.identity import REPLY_PREFIX
@@ -76,16 +77,20 @@ class Supervisor:
             stack.push_async_callback(tasks.close, grace=1.0)
             tokens = Tokens(bus.data_dir.path / TOKENS_FILE, self._clock)
             tokens.load()
+            agents = await stack.enter_async_context(Agents(relay, tokens, self._clock))
             configured = ConfiguredAdapters(relay, bus.data_dir.adapters, self._clock, self.vault)
             adapters = await stack.enter_async_context(configured)
             jobs = await stack.enter_async_context(Jobs(relay, self._clock))
             bus.on_reload = lambda: jobs.apply(bus.config.jobs)
             await self._open_windows(stack, after_the_bus)
-            view = StateView(relay, adapters.states, jobs.states, lambda: find_problems(relay, adapters, tokens))
+            view = StateView(
+                relay, adapters.states, jobs.states, lambda: find_problems(relay, adapters, tokens, agents)
+            )
             connections: set[Connection] = set()
             self.services = Services(
                 relay=relay,
                 adapters=adapters,
+                agents=agents,
                 jobs=jobs,
                 tokens=tokens,
                 operator_token=write_operator_token(operator_token_path(bus.data_dir.path)),

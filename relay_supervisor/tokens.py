@@ -109,7 +109,7 @@ class Tokens:
             ConfigError: if the note is too long or not plain text, or while the file is broken.
             StorageError: if the file cannot be written; the tokens stay as they were.
         """
-        _check_pattern(pattern)
+        check_pattern(pattern)
         _check_note(note)
         with self._lock:
             table = self._current()
@@ -165,7 +165,12 @@ def _digest(token: str) -> str:
     return sha256(token.encode(errors="surrogatepass")).hexdigest()
 
 
-def _check_pattern(pattern: str) -> None:
+def check_pattern(pattern: str) -> None:
+    """Check that a pattern matches no reserved sender.
+
+    Raises:
+        InvalidSubject: if it does, or is no pattern.
+    """
     validate_subject(pattern, allow_wildcards=True)
     for reserved in RESERVED:
         if _overlap(pattern, reserved):
@@ -244,7 +249,7 @@ def _parse_token(number: int, entry: Any) -> _Known:
     try:
         # Strict: a guess could widen what a token is good for.
         info = TokenInfo.model_validate(entry, strict=True, by_alias=True, by_name=False)
-        _check_pattern(info.pattern)
+        check_pattern(info.pattern)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])

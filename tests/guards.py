@@ -6,7 +6,8 @@
 
 Wall time alone would blame a busy machine's pauses on the test. So blocked time is counted in ticks of the witness:
 a frozen process or machine makes no ticks, and a tick does not count if the kernel says that the loop's thread was
-ready and only waited for a processor. The witness also notes where the loop stood, for the message.
+ready and only waited for a processor, nor while a new process is on its way: its parent stands still until the kernel
+has given the child a processor to begin on. The witness also notes where the loop stood, for the message.
 
 Loops in C (uvloop) run no Python handles: rule 1 does not see them.
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import asyncio.runners
 import gc
+import subprocess
 import sys
 import threading
 import time
@@ -81,7 +83,7 @@ class LoopGuard:
         while not self.stopping.wait(TICK):
             for thread, step in list(self.running.items()):
                 waited = processor_wait(thread)
-                if step.waited is not None and waited - step.waited < TICK / 2:
+                if step.waited is not None and waited - step.waited < TICK / 2 and not is_forking(thread):
                     step.ticks += 1
                     if step.ticks == ENOUGH_TICKS:
                         step.stood_at = stack_of(thread)
@@ -95,6 +97,12 @@ def processor_wait(ident: int) -> float:
         return int(Path(f"/proc/self/task/{native}/schedstat").read_bytes().split()[1]) / 1e9
     except (StopIteration, OSError, IndexError):
         return 0.0
+
+
+def is_forking(ident: int) -> bool:
+    """Tell whether a thread waits for a process that it starts to begin."""
+    frame = sys._current_frames().get(ident)
+    return frame is not None and frame.f_code is subprocess.Popen._execute_child.__code__  # type: ignore[attr-defined]
 
 
 def stack_of(ident: int) -> str:

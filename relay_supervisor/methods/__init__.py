@@ -15,7 +15,7 @@ from relay_core.frames import Request
 from relay_core.protocol import METHODS, PROTOCOL_VERSION, parse_params
 from relay_supervisor.connection import Connection
 from relay_supervisor.identity import Identity
-from relay_supervisor.methods import consuming, deadletters, endpoints, operating, publishing, serving
+from relay_supervisor.methods import agents, consuming, deadletters, endpoints, operating, publishing, serving
 from relay_supervisor.services import Services
 
 Handler = Callable[[Services, Connection, Any], Any]
@@ -34,6 +34,7 @@ HANDLERS: dict[str, Handler] = {
     "fail": consuming.fail,
     "inbox.peek": consuming.peek,
     "inbox.claim": consuming.claim,
+    "inbox.wait": consuming.wait,
     "inbox.complete": consuming.complete,
     "inbox.fail": consuming.fail_claim,
     "signal.send": endpoints.send_signal,
@@ -42,6 +43,10 @@ HANDLERS: dict[str, Handler] = {
     "endpoints.register": endpoints.register,
     "endpoints.unregister": endpoints.unregister,
     "endpoints.list": endpoints.list_endpoints,
+    "agents.add": agents.add,
+    "agents.remove": agents.remove,
+    "agents.list": agents.list_agents,
+    "agents.people": agents.people,
     "mailboxes.list": endpoints.list_mailboxes,
     "deadletters.list": deadletters.list_letters,
     "deadletters.summaries": deadletters.summaries,

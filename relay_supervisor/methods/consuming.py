@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from relay_core.protocol import (
     ClaimParams,
+    Completed,
     CompleteParams,
     DeliveryParams,
     Done,
     FailDeliveryParams,
     FailParams,
+    MessageIds,
     Messages,
     PeekParams,
     Subscribed,
     SubscribeParams,
     SubscriptionParams,
+    WaitParams,
 )
 from relay_supervisor.connection import Connection
 from relay_supervisor.services import Services
@@ -47,21 +52,33 @@ def fail(services: Services, connection: Connection, params: FailDeliveryParams)
 async def peek(services: Services, connection: Connection, params: PeekParams) -> Messages:
     """Look at waiting messages."""
     connection.identity.check_reader(params.subject)
-    return Messages(messages=await services.deliveries.peek(params.subject, params.limit))
+    return Messages(messages=await services.deliveries.peek(params.subject, params.limit, params.after))
 
 
 async def claim(services: Services, connection: Connection, params: ClaimParams) -> Messages:
     """Take waiting messages."""
     connection.identity.check_reader(params.subject)
-    taken = await services.deliveries.claim(connection, params.subject, params.limit, params.lease_ms)
+    limit = params.limit if params.ids is None else len(params.ids)
+    taken = await services.deliveries.claim(connection, params.subject, limit, params.lease_ms, params.ids)
     return Messages(messages=taken)
 
 
-async def complete(services: Services, connection: Connection, params: CompleteParams) -> Done:
+async def wait(services: Services, connection: Connection, params: WaitParams) -> MessageIds:
+    """Answer when messages wait."""
+    connection.identity.check_reader(params.subject)
+    waiting = services.relay.wait_inbox(params.subject, params.limit, after=params.after, answer_to=params.answer_to)
+    try:
+        async with asyncio.timeout(params.timeout_ms / 1000):
+            return MessageIds(ids=await waiting)
+    except TimeoutError:
+        return MessageIds(ids=[])
+
+
+async def complete(services: Services, connection: Connection, params: CompleteParams) -> Completed:
     """Finish a claimed message."""
     connection.identity.check_reader(params.subject)
-    await services.deliveries.complete(params.subject, params.id)
-    return Done()
+    late = await services.deliveries.complete(params.subject, params.id, late=params.late)
+    return Completed(late=True if late else None)
 
 
 async def fail_claim(services: Services, connection: Connection, params: FailParams) -> Done:

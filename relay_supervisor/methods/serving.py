@@ -21,6 +21,7 @@ from relay_core.protocol import (
     Watching,
     WatchParams,
 )
+from relay_core.subjects import validate_subject
 from relay_supervisor.connection import Connection
 from relay_supervisor.identity import Identity
 from relay_supervisor.services import Services
@@ -37,6 +38,10 @@ def hello(services: Services, connection: Connection, params: HelloParams) -> He
     if params.token is not None:
         connection.identity = _known(services, connection, params.token)
     who = connection.identity
+    if params.agent is not None:
+        validate_subject(params.agent)
+        who.check_sender(params.agent, services.relay.bus.adapters.owner_of_sender)
+        services.agents.connected(connection, params.agent)
     return Hello(
         protocol=PROTOCOL_VERSION,
         version=__version__,

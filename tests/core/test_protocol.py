@@ -53,7 +53,18 @@ EXAMPLES: dict[type[Params], list[Params]] = {
     protocol.FailDeliveryParams: [protocol.FailDeliveryParams(delivery_id="1", reason="why")],
     protocol.SubjectParams: [protocol.SubjectParams(subject=A)],
     protocol.PeekParams: [protocol.PeekParams(subject=A), protocol.PeekParams(subject=A, limit=1000)],
-    protocol.ClaimParams: [protocol.ClaimParams(subject=A), protocol.ClaimParams(subject=A, limit=2, lease_ms=1000)],
+    protocol.ClaimParams: [
+        protocol.ClaimParams(subject=A),
+        protocol.ClaimParams(subject=A, limit=2, lease_ms=1000, ids=["m", "n"]),
+    ],
+    protocol.WaitParams: [
+        protocol.WaitParams(subject=A),
+        protocol.WaitParams(subject=A, limit=2, after="m", answer_to="n", timeout_ms=1),
+    ],
+    protocol.AddAgentParams: [
+        protocol.AddAgentParams(subject=A),
+        protocol.AddAgentParams(subject=A, description="sums", cwd="/home/me"),
+    ],
     protocol.CompleteParams: [protocol.CompleteParams(subject=A, id="m")],
     protocol.FailParams: [protocol.FailParams(subject=A, id="m", reason="why")],
     protocol.SignalParams: [
@@ -177,9 +188,9 @@ class TestTable:
             ("publish", {"subject", "from", "payload"}, {"replyTo", "budget", "parentId", "dedupeId"}),
             ("endpoints.register", {"subject"}, set()),
             ("endpoints.list", set(), set()),
-            ("inbox.peek", {"subject"}, {"limit"}),
-            ("inbox.claim", {"subject"}, {"limit", "leaseMs"}),
-            ("inbox.complete", {"subject", "id"}, set()),
+            ("inbox.peek", {"subject"}, {"limit", "after"}),
+            ("inbox.claim", {"subject"}, {"limit", "leaseMs", "ids"}),
+            ("inbox.complete", {"subject", "id"}, {"late"}),
             ("inbox.fail", {"subject", "id", "reason"}, set()),
             ("subscribe", {"pattern"}, {"maxInFlight"}),
             ("ack", {"deliveryId"}, set()),

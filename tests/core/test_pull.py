@@ -218,6 +218,120 @@ async def test_what_was_claimed_is_parked_as_interrupted_by_the_next_start(data_
         assert_state_is_the_directory(relay, data_dir)
 
 
+async def test_only_what_comes_after_an_id_is_looked_at(relay: RelayCore) -> None:
+    first, second, third = await publish(relay, 1, 2, 3)
+    assert payloads(await relay.inbox(A, after=first)) == [2, 3]
+    assert payloads(await relay.inbox(A, 1, after=first)) == [2]
+    assert await relay.wait_inbox(A, after=second) == [third]
+    assert payloads(await relay.inbox(A, after=third)) == []
+
+
+async def test_messages_are_claimed_by_id_as_far_as_they_still_wait(relay: RelayCore, data_dir: Path) -> None:
+    first, second, third = await publish(relay, 1, 2, 3)
+    assert payloads(await relay.claim(A, 5, ids=[third, UNKNOWN_ID, first, first])) == [3, 1]
+    assert await relay.claim(A, 5, ids=[third]) == []
+    assert_state_is_the_directory(relay, data_dir)
+    assert payloads(await relay.claim(A, 5)) == [2]
+    for one in (first, second, third):
+        await relay.complete(A, one)
+    assert_state_is_the_directory(relay, data_dir)
+
+
+async def test_a_message_that_was_claimed_out_of_turn_and_replayed_is_listed_once(relay: RelayCore) -> None:
+    first, second = await publish(relay, 1, 2)
+    await relay.claim(A, ids=[second])
+    await relay.fail(A, second, "no")
+    await relay.run_replay((await relay.plan_replay(ids=[second])).id)
+    assert payloads(await relay.inbox(A)) == [1, 2]
+    assert await relay.wait_inbox(A) == [first, second]
+    assert payloads(await relay.claim(A, 5)) == [1, 2]
+
+
+async def test_whoever_waits_learns_of_mail_when_it_comes(relay: RelayCore) -> None:
+    await relay.register_endpoint(B)
+    waiting = [asyncio.ensure_future(relay.wait_inbox(A)) for _ in range(2)]  # noqa: TID251
+    await publish(relay, 0, subject=B)
+    await asyncio.sleep(0)
+    assert not any(one.done() for one in waiting)
+    (sent,) = await publish(relay, 1)
+    assert await asyncio.gather(*waiting) == [[sent], [sent]]
+    assert payloads(await relay.inbox(A)) == [1]
+
+
+async def test_whoever_waits_for_an_answer_learns_of_that_alone(relay: RelayCore) -> None:
+    await publish(relay, "before")
+    (asked,) = await publish(relay, "question", subject=A)
+    waiting = asyncio.ensure_future(relay.wait_inbox(A, answer_to=asked))  # noqa: TID251
+    await publish(relay, "something else", {"correlationId": UNKNOWN_ID})
+    answer = await relay.publish(A, "answer", sender=B, parent_id=asked)
+    assert answer.delivered_to == 0  # A has seen the question itself: a loop, which the budget stops
+    follows = await relay.publish(A, {"correlationId": asked}, sender=B)
+    assert await waiting == [follows.message_id]
+
+
+async def test_an_answer_is_known_by_its_parent(relay: RelayCore) -> None:
+    await relay.register_endpoint(B)
+    asked = (await relay.publish(B, "question", sender=A, reply_to=A)).message_id
+    waiting = asyncio.ensure_future(relay.wait_inbox(A, answer_to=asked))  # noqa: TID251
+    await publish(relay, *range(150))
+    answer = await relay.publish(A, "answer", sender=B, parent_id=asked)
+    assert await waiting == [answer.message_id]
+    assert await relay.wait_inbox(A, answer_to=asked) == [answer.message_id]
+
+
+async def test_who_waits_no_more_is_forgotten(relay: RelayCore) -> None:
+    waiting = asyncio.ensure_future(relay.wait_inbox(A))  # noqa: TID251
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    mailbox = relay.bus.mailboxes.get(subject_hash(A))
+    assert mailbox is not None
+    assert mailbox._arrivals == []
+    await publish(relay, 1)
+
+
+class TestLate:
+    """A consumer that comes back and says that it had finished is believed, if nobody was quicker."""
+
+    async def test_what_a_restart_has_parked_is_completed(self, data_dir: Path, clock: FakeClock) -> None:
+        async with RelayCore(data_dir, config(), clock) as relay:
+            await relay.register_endpoint(A)
+            (sent,) = await publish(relay, 1)
+            await relay.claim(A)
+        async with RelayCore(data_dir, config(), clock) as relay:
+            assert await relay.complete(A, sent, late=True) is True
+            assert await relay.dead_letters() == []
+            assert_state_is_the_directory(relay, data_dir)
+            (span,) = await relay.trace(sent)
+            assert span.status == "done"
+            with pytest.raises(NotFound):
+                await relay.complete(A, sent, late=True)
+        async with RelayCore(data_dir, config(), clock) as relay:
+            assert (await relay.dead_letters(), await relay.inbox(A)) == ([], [])
+
+    async def test_what_its_consumer_has_failed_is_not(self, relay: RelayCore) -> None:
+        (sent,) = await publish(relay, 1)
+        await relay.claim(A)
+        await relay.fail(A, sent, "no")
+        with pytest.raises(NotFound):
+            await relay.complete(A, sent, late=True)
+        assert [letter.message_id for letter in await relay.dead_letters()] == [sent]
+
+    async def test_a_replay_that_was_quicker_wins(self, relay: RelayCore) -> None:
+        (sent,) = await publish(relay, 1)
+        await relay.claim(A)
+        await relay.fail(A, sent, "gone", code="disconnected")
+        await relay.run_replay((await relay.plan_replay(ids=[sent])).id)
+        with pytest.raises(NotFound):
+            await relay.complete(A, sent, late=True)
+        assert payloads(await relay.inbox(A)) == [1]
+
+    async def test_in_time_is_not_late(self, relay: RelayCore) -> None:
+        (sent,) = await publish(relay, 1)
+        await relay.claim(A)
+        assert await relay.complete(A, sent, late=True) is False
+
+
 Verb = Callable[[RelayCore, str, str], Coroutine[Any, Any, object]]
 BY_ID: list[Any] = [
     pytest.param(lambda relay, subject, id: relay.complete(subject, id), id="complete"),
@@ -226,6 +340,7 @@ BY_ID: list[Any] = [
 VERBS: list[Any] = [
     pytest.param(lambda relay, subject, id: relay.inbox(subject), id="inbox"),
     pytest.param(lambda relay, subject, id: relay.claim(subject), id="claim"),
+    pytest.param(lambda relay, subject, id: relay.wait_inbox(subject), id="wait"),
     *BY_ID,
 ]
 

@@ -30,9 +30,10 @@ COVERED: dict[str, set[str]] = {
     "stop": {"server.stop"},
     "publishing": {"publish", "publish.batch"},
     "subscriptions": {"subscribe", "unsubscribe", "ack", "fail"},
-    "inbox": {"inbox.peek", "inbox.claim", "inbox.complete", "inbox.fail"},
+    "inbox": {"inbox.peek", "inbox.claim", "inbox.wait", "inbox.complete", "inbox.fail"},
     "signals": {"signal.send", "signal.subscribe", "signal.unsubscribe"},
     "endpoints": {"endpoints.register", "endpoints.unregister", "endpoints.list", "mailboxes.list"},
+    "agents": {"agents.add", "agents.remove", "agents.list", "agents.people"},
     "deadletters": {
         f"deadletters.{word}" for word in ("list", "summaries", "groups", "get", "edit", "purge", "export")
     },
@@ -219,6 +220,10 @@ async def test_inbox(bench: Bench) -> None:
     ids = [(await bench.call("publish", {**PUBLISH, "payload": number}))["messageId"] for number in range(3)]
     peeked = (await bench.call("inbox.peek", subject=A, limit=2))["messages"]
     assert [message["id"] for message in peeked] == ids[:2]
+    later = (await bench.call("inbox.peek", subject=A, after=ids[0]))["messages"]
+    assert [message["id"] for message in later] == ids[1:]
+    assert await bench.call("inbox.wait", subject=A, after=ids[1]) == {"ids": ids[2:]}
+    assert await bench.call("inbox.wait", subject=A, after=ids[2], timeoutMs=1) == {"ids": []}
     (claimed,) = (await bench.call("inbox.claim", subject=A))["messages"]
     assert claimed == peeked[0]
     (leased,) = (await bench.call("inbox.claim", subject=A, leaseMs=60_000))["messages"]
@@ -228,7 +233,10 @@ async def test_inbox(bench: Bench) -> None:
     assert await bench.refusal("inbox.fail", subject=A, id=leased["id"], reason="torn") == NOT_FOUND
     letter = await bench.call("deadletters.get", id=leased["id"])
     assert (letter["code"], letter["reason"]) == ("consumer_failed", "torn")
-    for method in ("inbox.peek", "inbox.claim"):
+    (chosen,) = (await bench.call("inbox.claim", subject=A, ids=[ids[2], claimed["id"]]))["messages"]
+    assert chosen["id"] == ids[2]
+    assert await bench.call("inbox.complete", subject=A, id=ids[2], late=True) == {}
+    for method in ("inbox.peek", "inbox.claim", "inbox.wait"):
         assert await bench.refusal(method, subject=NOBODY) == NOT_FOUND
         assert await bench.refusal(method, subject=A, limit=0) == ("ProtocolError", "invalid_params")
     bench.covers("inbox")
@@ -261,6 +269,23 @@ async def test_endpoints(bench: Bench) -> None:
     assert await bench.refusal("endpoints.unregister", subject=B) == NOT_FOUND
     assert [one["subject"] for one in (await bench.call("endpoints.list"))["endpoints"]] == [A]
     bench.covers("endpoints")
+
+
+async def test_agents(bench: Bench) -> None:
+    added = await bench.call("agents.add", subject=B, description="sums", cwd="/home/me/sums")
+    assert (added["agent"]["subject"], added["agent"]["added"]) == (B, True)
+    assert added["tokenFile"] == str(bench.daemon.data_dir / "agents" / f"{B}.token")
+    rows = (await bench.call("agents.list"))["agents"]
+    assert [(row["subject"], row["added"], row.get("description")) for row in rows] == [
+        (A, False, None),
+        (B, True, "sums"),
+    ]
+    assert await bench.call("agents.people", subject=B) == {"people": []}
+    assert await bench.call("agents.remove", subject=B) == {}
+    assert await bench.refusal("agents.remove", subject=B) == NOT_FOUND
+    assert await bench.refusal("agents.add", subject="relay.*") == ("InvalidSubject", "invalid_subject")
+    assert await bench.refusal("agents.add", subject=B, description="two\nlines") == ("ProtocolError", "invalid_params")
+    bench.covers("agents")
 
 
 async def test_deadletters(bench: Bench) -> None:

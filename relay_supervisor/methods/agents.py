@@ -1,0 +1,51 @@
+"""Agents: who was added, who is there, and whom they may write to."""
+
+from __future__ import annotations
+
+from relay_core.protocol import (
+    AddAgentParams,
+    AgentList,
+    Done,
+    NewAgent,
+    Nothing,
+    People,
+    SubjectParams,
+)
+from relay_core.subjects import is_pattern
+from relay_supervisor.connection import Connection
+from relay_supervisor.identity import Identity
+from relay_supervisor.services import Services
+
+
+async def add(services: Services, connection: Connection, params: AddAgentParams) -> NewAgent:
+    """Add an agent, or say more about one."""
+    agent, token, path = await services.agents.add(params.subject, params.description, params.cwd)
+    return NewAgent(agent=agent, token=token, token_file=str(path))
+
+
+async def remove(services: Services, connection: Connection, params: SubjectParams) -> Done:
+    """Take an agent away; its connections end, its mail stays."""
+    await services.agents.remove(params.subject)
+    services.disown()
+    return Done()
+
+
+def list_agents(services: Services, connection: Connection, params: Nothing) -> AgentList:
+    """List the agents and the other endpoints; to an agent, itself and those that it may write to."""
+    states = services.agents.states()
+    who = connection.identity
+    if not who.operator:
+        states = [one.model_copy(update={"cwd": None}) for one in states if _may_see(services, who, one.subject)]
+    return AgentList(agents=states)
+
+
+def people(services: Services, connection: Connection, params: SubjectParams) -> People:
+    """List the persons to whom an agent may write."""
+    connection.identity.check_reader(params.subject)
+    return People(people=services.relay.bus.bindings.people(params.subject))
+
+
+def _may_see(services: Services, who: Identity, subject: str) -> bool:
+    if who.pattern is None or is_pattern(who.pattern) or who.is_mine(subject):
+        return True
+    return services.relay.bus.access.check(who.pattern, subject).allowed
