@@ -166,17 +166,9 @@ class Agents:
 
     def _load(self) -> None:
         try:
-            found = _FILE.validate_json(self._path.read_bytes())
-            self._agents = {one.subject: one for one in found}
-        except FileNotFoundError:
-            return
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            where = ".".join(str(part) for part in first["loc"])
-            self.broken = f"{self._path}: {': '.join(filter(None, [where, first['msg']]))}"
-        except OSError as error:
-            self.broken = f"cannot read {self._path}: {error.strerror}"
-        if self.broken is not None:
+            self._agents = {one.subject: one for one in read_agents(self._path)}
+        except ValueError as error:
+            self.broken = str(error)
             logger.error("agents.json is not used: %s", self.broken)
 
     def _check_file(self) -> None:
@@ -214,6 +206,24 @@ class Agents:
                 self._tokens.remove(info.id)
         with suppress(FileNotFoundError):
             os.unlink(agent_token_name(str(self._dir), subject))
+
+
+def read_agents(path: Path) -> list[Agent]:
+    """Return the entries of agents.json; blocks.
+
+    Raises:
+        ValueError: if it cannot be used; the text says why.
+    """
+    try:
+        return _FILE.validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return []
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ValueError(f"{path}: {': '.join(filter(None, [where, first['msg']]))}") from error
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from error
 
 
 def _note(subject: str) -> str:

@@ -33,6 +33,8 @@ CHECKS: dict[str, Callable[[Place], Finding]] = {
     "lock": data.check_lock,
     "config.json": data.check_config,
     "access-rules.json": data.check_access_rules,
+    "tokens.json": data.check_tokens,
+    "agents.json": data.check_agents,
     "adapters.json": data.check_adapters,
     "java and spark": machine.check_java_and_spark,
     "clock": machine.check_clock,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from relay_core.clock import SystemClock
 from relay_core.config import RelayConfig, load_config
 from relay_core.errors import ConfigError
 from relay_supervisor.survey import PATH_MAX, Finding, Place, is_alive, listens, shell
@@ -121,6 +122,31 @@ def check_access_rules(place: Place) -> Finding:
     if rules.broken is not None:
         return "fail", f"{rules.broken} (everything is denied)", f"Correct {path}, or write [] into it for no rules."
     return "ok", _there(path, "no rules", f"{len(rules.rules())} rules"), None
+
+
+def check_tokens(place: Place) -> Finding:
+    """Read tokens.json."""
+    from relay_supervisor.tokens import TOKENS_FILE, Tokens
+
+    path = place.data.path / TOKENS_FILE
+    tokens = Tokens(path, SystemClock())
+    tokens.load()
+    if tokens.broken is not None:
+        return "fail", f"{tokens.broken} (no token is good)", f"Correct {path}, or write [] into it and make new ones."
+    return "ok", _there(path, "no tokens", f"{len(tokens.list())} tokens"), None
+
+
+def check_agents(place: Place) -> Finding:
+    """Read agents.json."""
+    from relay_supervisor.agents import AGENTS_FILE, read_agents
+
+    path = place.data.path / AGENTS_FILE
+    try:
+        found = len(read_agents(path))
+    except ValueError as error:
+        repair = f"Correct {path} and restart, or write [] into it and add the agents again."
+        return "warn", f"{error} (their descriptions are not known, and none can be added)", repair
+    return "ok", _there(path, "no agents were added", f"{found} agents"), None
 
 
 def check_adapters(place: Place) -> Finding:

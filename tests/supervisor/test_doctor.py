@@ -154,6 +154,22 @@ FAULTS: list[tuple[str, Callable[[Site], object], str, str, str, str]] = [
         "Correct",
     ),
     (
+        "bad-token",
+        lambda site: write(site.data / "tokens.json", '[{"id": 1}]'),
+        "tokens.json",
+        "fail",
+        "no token is good",
+        "make new ones",
+    ),
+    (
+        "bad-agent",
+        lambda site: write(site.data / "agents.json", '[{"name": "a"}]'),
+        "agents.json",
+        "warn",
+        "none can be added",
+        "add the agents again",
+    ),
+    (
         "bad-adapters",
         lambda site: write(site.data / "adapters.json", "[]"),
         "adapters.json",
@@ -230,6 +246,7 @@ UNSUSPICIOUS: list[tuple[str, Callable[[Site], object], str, str]] = [
     ("no-index", lambda site: (site.data / "index.db").unlink(), "index", "a start makes it"),
     ("no-lock", lambda site: (site.data / "relay.lock").unlink(), "lock", "free"),
     ("no-config", lambda site: write(site.data / "access-rules.json", "[]"), "access-rules.json", "0 rules"),
+    ("agents", lambda site: write(site.data / "agents.json", '[{"subject": "relay.a"}]'), "agents.json", "1 agents"),
     ("adapters", lambda site: write(site.data / "adapters.json", '{"adapters": []}'), "adapters.json", "0 adapters"),
 ]
 
