@@ -30,6 +30,7 @@ TARGET = "relay.bench.target"
 WARM = 32
 RATE = 200
 STORED_MAILBOXES = 10
+WORK_SECS = 0.005
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -166,6 +167,26 @@ def latency(bench: Bench, name: str, *, p50: float, p99: float) -> Iterable[Resu
         yield goal.result([one[at] for one in rounds], per_s=RATE, messages=bench.messages)
 
 
+def pool(bench: Bench, name: str, *, members: int, least: float) -> Iterable[Result]:
+    """Handle the messages of one mailbox, each of which waits a little, by several members of a queue against one."""
+    messages = max(bench.messages // 5, 1)
+
+    async def work(envelope: Envelope) -> None:
+        await asyncio.sleep(WORK_SECS)
+
+    async def relay(members: int) -> float:
+        async with RelayCore(bench.fresh(), config("os")) as relay:
+            await relay.register_endpoint(TARGET)
+            for _ in range(members):
+                await relay.subscribe(TARGET, work, queue="workers")
+            await publish_all(relay, TARGET, members)
+            return await timed(relay, TARGET, messages, handled=True)
+
+    rounds = bench.compare(lambda: bench.run(relay(1)), lambda: bench.run(relay(members)))
+    per_s = {"one_per_s": 1 / median(rounds.base), "relay_per_s": 1 / median(rounds.subject)}
+    yield Goal(name, "ratio_to_one", "x", "least", least).result(rounds.speed, **per_s, messages=messages)
+
+
 async def ignore(envelope: Envelope) -> None:
     """Handle a message."""
 
@@ -203,5 +224,6 @@ BUS_CASES: dict[str, Callable[[Bench, str], Iterable[Result]]] = {
     # These complete messages, which slows down what comes after them: see harness.py.
     "handle_os_64": partial(publish, publishers=64, handled=True, least=0.5),
     "latency_os_200": partial(latency, p50=1, p99=5),
+    "pool_4": partial(pool, members=4, least=3),
 }
 """Every case by name, in the order of running."""

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 from relay_core.adapter import DeliveryContext, DeliveryResult
 from relay_core.clock import Timer, call_later
+from relay_core.consumers import Consumer, PutBack
 from relay_core.deadletters import Code
-from relay_core.dispatch import Consumer, PutBack
 from relay_core.envelope import Envelope
 from relay_core.mailbox import Mailbox
 
@@ -47,6 +47,9 @@ class CutOff(DeliveryFailed):
 class Lane:
     """A mailbox of an adapter, and the message that the adapter has of it."""
 
+    pool = None
+    keeps_time = False
+
     def __init__(self, host: AdapterHost, mailbox: Mailbox) -> None:
         self.mailbox = mailbox
         self._host = host
@@ -62,6 +65,11 @@ class Lane:
     def name(self) -> str:
         """Return what an outcome is listed under."""
         return self._host.name
+
+    @property
+    def id(self) -> str:
+        """Return what tells the lane from others of the adapter."""
+        return self.mailbox.hash
 
     @property
     def slots(self) -> asyncio.Semaphore | None:

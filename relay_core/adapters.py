@@ -34,8 +34,8 @@ from relay_core.adapter_host import (
     stop_adapter,
 )
 from relay_core.adapter_shape import AdapterShape, read_shape
+from relay_core.consumers import Consumer
 from relay_core.delivery import TargetKind
-from relay_core.dispatch import Consumer
 from relay_core.errors import Closed, ConfigError, NotFound, RelayError
 from relay_core.files import storage_error
 from relay_core.mailbox import Mailbox

@@ -130,12 +130,13 @@ class CircuitBreakers:
         breaker.probes += 1
         return _PROBE
 
-    def record_success(self, key: str) -> None:
-        """Record that a delivery reached its target."""
+    def record_success(self, key: str, *, probe: bool = True) -> None:
+        """Record that a delivery reached its target; `probe` is False if it is known to have held no permit."""
         breaker = self._breakers.get(key)
         if breaker is None:
             return
-        _give_back(breaker)
+        if probe:
+            _give_back(breaker)
         if breaker.state is _CLOSED:
             breaker.failures = 0
         elif breaker.state is _HALF_OPEN and self._config.enabled:
@@ -143,12 +144,13 @@ class CircuitBreakers:
             if breaker.successes >= self._config.success_to_close:
                 self._close(key, breaker, f"successful probes: {breaker.successes}")
 
-    def record_failure(self, key: str) -> None:
-        """Record that a delivery failed."""
+    def record_failure(self, key: str, *, probe: bool = True) -> None:
+        """Record that a delivery failed; `probe` is False if it is known to have held no permit."""
         breaker = self._breakers.get(key)
         if breaker is None:
             breaker = self._breakers[key] = _Breaker()
-        _give_back(breaker)
+        if probe:
+            _give_back(breaker)
         if breaker.state is _OPEN or not self._config.enabled:
             return
         breaker.failures += 1

@@ -25,17 +25,19 @@ from relay_core.breaker import CircuitBreakers, CircuitState
 from relay_core.clock import Clock, SystemClock, iso
 from relay_core.commit import Commits
 from relay_core.config import RelayConfig, load_config
+from relay_core.consumers import Consumer
 from relay_core.datadir import DataDir
 from relay_core.deadletter_store import DeadLetterStore
 from relay_core.deadletters import Code
 from relay_core.dedupe import Dedupe, Outcome
 from relay_core.deliver import Deliver
 from relay_core.delivery import TargetKind
-from relay_core.dispatch import Consumer, Dispatch
+from relay_core.dispatch import Dispatch
 from relay_core.errors import AccessDenied, ConfigError
 from relay_core.event_log import EventLog
 from relay_core.events import EventKind
 from relay_core.fanout import Fanout
+from relay_core.handling import Handling
 from relay_core.ids import UlidFactory
 from relay_core.index import Index, recovered_publish
 from relay_core.journal import Journal, done
@@ -156,8 +158,16 @@ class Bus:
         self.commits = Commits(self.journal, asyncio.get_running_loop())
         self.commits.before_drop = self.index.wait  # it has the outcomes that retries ask for
         self.parking = Parking(self.commits, self.recorder, clock, self.new_id)
+        self.handling = Handling(self.consumers, self.breakers, self.commits, self.parking, self.recorder, clock)
         self.dispatch = Dispatch(
-            self.consumers, self.breakers, self.commits, self.parking, self.recorder, clock, self.tasks
+            self.consumers,
+            self.subscriptions.pools,
+            self.breakers,
+            self.handling,
+            self.parking,
+            self.recorder,
+            clock,
+            self.tasks,
         )
         self.adapters = Adapters(self)
         self.dedupe = Dedupe(config.limits.dedupe_entries)
@@ -181,7 +191,7 @@ class Bus:
                 self.access,
                 self.bindings,
                 self.adapters,
-                lambda subject: len(self.subscriptions.match(subject)),
+                self.subscriptions.listeners,
                 self.open_mailbox,
                 self.recorder,
             ),

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import orjson
 
 from relay_core.access import AccessRule
-from relay_core.client_streams import MessageStream, ReplyStream, SignalStream, StateWatch
+from relay_core.client_streams import MessageStream, ReplyStream, SignalStream, StateWatch, subscribe_params
 from relay_core.clock import SystemClock
 from relay_core.deadletters import DeadLetter, DeadLetterFilter, DeadLetterGroup
 from relay_core.delivery import Span
@@ -123,12 +123,13 @@ class RelayClient(Redial):
             for one in (await self.call("publish.batch", {"messages": batch}))["results"]
         ]
 
-    def subscribe(self, pattern: str, *, max_in_flight: int = 1) -> MessageStream:
+    def subscribe(self, pattern: str, *, max_in_flight: int = 1, queue: str | None = None) -> MessageStream:
         """Iterate over the messages of a subject or a pattern, those that wait already first.
 
-        Each is acknowledged on the next step. Await the stream to begin it before the first step.
+        Each is acknowledged on the next step. Await the stream to begin it before the first step. All streams with the
+        same `queue`, of any process, share the messages, one each.
         """
-        return MessageStream(self, {"pattern": pattern, "maxInFlight": max_in_flight})
+        return MessageStream(self, subscribe_params(pattern, max_in_flight, queue))
 
     async def request(
         self, subject: str, payload: Any, *, sender: str, timeout: float = TIMEOUT_SECS, **options: Any

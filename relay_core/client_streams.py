@@ -10,6 +10,9 @@
 4. What arrives for a stream that is being closed is refused, so that it becomes a dead letter at once instead of
    holding up its mailbox. The supervisor is told of the end before it is told that the last message was handled:
    it must not send one more.
+5. A stream that shares a queue asks by `start` before the caller sees a message, and waits for the answer: what has
+   not been begun is the supervisor's, which may have given it to another member meanwhile. So nothing is refused at
+   the end, and nothing is begun twice, whoever dies.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from relay_core.envelope import Envelope
-from relay_core.errors import AccessDenied, Closed, RelayError
+from relay_core.errors import AccessDenied, Closed, NotFound, RelayError
 from relay_core.link import Link, LinkLost
 from relay_core.live_state import LiveState, StateUpdate
 from relay_core.protocol import parse_answer
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
 
 
 _CLOSE_SECS = 2.0
+_CLOSED = "the subscription was closed meanwhile"
 
 
 class Stream:
@@ -96,7 +100,7 @@ class Stream:
         if link.lost.done():
             return
         id = begun[self.key]
-        stand_in = type(self)(self._client, {})
+        stand_in = type(self)(self._client, self._params)
         stand_in._closed = True
         end = stand_in._end(link, id)  # said before anything is refused: the supervisor must not send one more
         self._client.adopt(stand_in, link, id)
@@ -148,6 +152,12 @@ class _InHand(NamedTuple):
     delivery_id: str
 
 
+class _Asked(NamedTuple):
+    message: _InHand
+    note: dict[str, Any]
+    answer: asyncio.Future[Any]
+
+
 class MessageStream(Stream):
     """The messages of a subject or a pattern: ``async for envelope in client.subscribe(...)``."""
 
@@ -155,6 +165,8 @@ class MessageStream(Stream):
     closing = "unsubscribe"
     key = "subscriptionId"
     _in_hand: _InHand | None = None
+    _asked: _Asked | None = None
+    """A message that is about to be begun, if the supervisor agrees."""
     _error: BaseException | None = None
     """What ended the loop."""
 
@@ -164,10 +176,41 @@ class MessageStream(Stream):
     async def __anext__(self) -> Envelope:
         """Acknowledge the message before, and return the next one."""
         self.ack()
-        note = await self._next()
-        assert self._link is not None
-        self._in_hand = _InHand(self._link, note["deliveryId"])
+        while (note := await self._begin_message()) is None:
+            pass
         return Envelope.model_validate(note["envelope"])
+
+    async def _begin_message(self) -> dict[str, Any] | None:
+        """Take the next message in hand; return None if the supervisor has taken it back meanwhile."""
+        if self._asked is None:
+            note = await self._next()
+            assert self._link is not None
+            message = _InHand(self._link, note["deliveryId"])
+            if not self._starts:
+                self._in_hand = message
+                return note
+            try:
+                answer = message.link.ask("start", {"deliveryId": message.delivery_id})
+            except LinkLost:
+                return None
+            self._asked = _Asked(message, note, answer)
+        asked = self._asked
+        try:
+            await asyncio.shield(asked.answer)  # who is cancelled meanwhile gets the same message the next time
+        except (LinkLost, NotFound):
+            self._asked = None
+            return None
+        except RelayError:
+            self._asked = None
+            raise
+        if self._closed:
+            raise StopAsyncIteration
+        self._asked, self._in_hand = None, asked.message
+        return asked.note
+
+    @property
+    def _starts(self) -> bool:
+        return bool(self._params.get("starts"))
 
     def ack(self) -> None:
         """Say that the message in hand was handled; the next step does so by itself."""
@@ -204,12 +247,16 @@ class MessageStream(Stream):
             self.ack()
         else:
             self.fail(_describe(self._error))
+        asked, self._asked = self._asked, None
+        if asked is not None:  # it is begun for the supervisor, and for nobody here
+            link.notify("fail", {"deliveryId": asked.message.delivery_id, "reason": _CLOSED})
         while self._notes:
             self._refuse(link, self._notes.popleft())
         return ended
 
     def _refuse(self, link: Link, note: dict[str, Any]) -> None:
-        link.notify("fail", {"deliveryId": note["deliveryId"], "reason": "the subscription was closed meanwhile"})
+        if not self._starts:  # else it goes back in line by itself
+            link.notify("fail", {"deliveryId": note["deliveryId"], "reason": _CLOSED})
 
 
 class ReplyStream(MessageStream):
@@ -226,6 +273,12 @@ class ReplyStream(MessageStream):
                 raise
             # Else the connection before has it still, and loses it in a moment.
         self._made = True
+
+
+def subscribe_params(pattern: str, max_in_flight: int, queue: str | None) -> dict[str, Any]:
+    """Return what a stream of messages asks the supervisor for."""
+    params: dict[str, Any] = {"pattern": pattern, "maxInFlight": max_in_flight}
+    return params if queue is None else params | {"queue": queue, "starts": True}
 
 
 def _describe(error: BaseException) -> str:

@@ -179,16 +179,22 @@ class RelayCore:
             await asyncio.sleep(0)
         return await bus.publish(publication)
 
-    async def subscribe(self, pattern: str, handler: Handler, *, max_in_flight: int | None = None) -> Subscription:
+    async def subscribe(
+        self, pattern: str, handler: Handler, *, max_in_flight: int | None = None, queue: str | None = None
+    ) -> Subscription:
         """Handle the messages of a subject or a pattern, those that wait already first.
 
         Each mailbox has one message in the handler's hands at a time; `max_in_flight` bounds them over all mailboxes.
 
+        Subscriptions with the same `queue` share the messages, one each, and `max_in_flight` is 1 if it is not given.
+        Where nobody else listens, the next message begins while the one before is still with another of them.
+
         Raises:
-            InvalidSubject: if the pattern breaks the naming rules.
+            InvalidSubject: if the pattern, or the queue's name, breaks the naming rules.
         """
         bus = self.bus
-        subscription = bus.subscriptions.add(bus.new_id(), pattern, iso(bus.clock.now_ms()), handler, max_in_flight)
+        created_at = iso(bus.clock.now_ms())
+        subscription = bus.subscriptions.add(bus.new_id(), pattern, created_at, handler, max_in_flight, queue)
         subscription.on_change = self._listen
         self._listen(subscription)
         return subscription

@@ -16,10 +16,10 @@ A dead letter is one file in a mailbox's ``failed/``::
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import orjson
-from pydantic import ValidationError, field_validator
+from pydantic import ConfigDict, ValidationError, field_validator
 
 from relay_core.clock import LAST_MS, iso, parse_iso
 from relay_core.delivery import Delivery, TargetKind, stored_delivery
@@ -79,6 +79,9 @@ class DeadLetter(WireModel):
 
 class DeadLetterFilter(WireModel):
     """Which dead letters are meant; every part given must hold."""
+
+    # A part that is misspelt must not mean all of them.
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     where: str | None = None
     """In the language of filters: ``reason~timeout !to=relay.agent.* age>1h "not found"``."""

@@ -118,6 +118,6 @@ class Maintenance:
             taken.fanout.failed(taken, code, reason)
         else:
             await bus.parking.park(mailbox, taken, code=code, reason=reason)
-        if bus.dispatch.on_settled is not None:
-            bus.dispatch.on_settled(taken, False)
+        if bus.handling.on_settled is not None:
+            bus.handling.on_settled(taken, False)
         return True

@@ -243,7 +243,13 @@ class SubscribeParams(PatternParams):
     """What to receive, and how much at a time."""
 
     max_in_flight: Annotated[int, Field(ge=1, le=1000)] | None = None
-    """Messages in hand at a time over all mailboxes; without it, one of each mailbox."""
+    """Messages in hand at a time over all mailboxes; without it, one of each mailbox, and one in all in a queue."""
+    queue: str | None = None
+    """Subscriptions with the same queue (a name like one part of a subject) share the messages: each goes to one."""
+    starts: bool = False
+    """A promise to say `start` before a delivery is begun, and to leave it alone if the answer is an error. What was
+    not begun when the client goes away, or within the handler timeout, is offered again instead of being parked. The
+    handler timeout of what was begun counts from `start`."""
 
 
 class Subscribed(Result):
@@ -851,6 +857,7 @@ METHODS: dict[str, Method] = {
         Method("publish.batch", BatchParams, BatchResult, "Publish many messages in one frame.", AGENTS),
         Method("subscribe", SubscribeParams, Subscribed, "Receive messages as `message` notifications.", AGENTS),
         Method("unsubscribe", SubscriptionParams, Done, "Receive no more of them.", AGENTS),
+        Method("start", DeliveryParams, Done, "Say that a delivery is being begun, where that was promised.", AGENTS),
         Method("ack", DeliveryParams, Done, "Say that a delivery was handled.", AGENTS),
         Method("fail", FailDeliveryParams, Done, "Say that a delivery could not be handled.", AGENTS),
         Method("inbox.peek", PeekParams, Messages, "Look at waiting messages.", AGENTS),

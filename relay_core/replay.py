@@ -61,7 +61,7 @@ class Replays:
         self._in_hand = bus.dead_letters.in_hand
         """Dead letters that somebody is taking out of ``failed/`` right now."""
         self._answers: dict[tuple[str, str], Answer] = {}
-        bus.dispatch.on_settled = self._settled
+        bus.handling.on_settled = self._settled
 
     async def plan(
         self, *, ids: Iterable[str] | None = None, filter: DeadLetterFilter | None = None, fresh_budget: bool = False

@@ -3,6 +3,8 @@
 A subscription is a live object: it ends with `close`, with its process, or with its `async with`
 block, and is never restored. A coroutine function runs on the event loop; any other callable runs
 in a thread, so that a handler that blocks delays its own mailbox and nobody's publish.
+
+Those with the same queue name are a pool (pools.py): they share the messages, one each.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from relay_core.envelope import Envelope
+from relay_core.pools import Pool, Pools
 from relay_core.subjects import validate_subject
 from relay_core.trie import SubjectTrie
 
@@ -27,14 +30,25 @@ class Subscription:
     """One handler and the pattern it listens to."""
 
     def __init__(
-        self, id: str, pattern: str, created_at: str, handler: Handler, owner: Subscriptions, max_in_flight: int | None
+        self,
+        id: str,
+        pattern: str,
+        created_at: str,
+        handler: Handler,
+        owner: Subscriptions,
+        max_in_flight: int | None,
+        pool: Pool | None,
     ) -> None:
         self.id = id
         self.pattern = pattern
         self.created_at = created_at
         self.name = getattr(handler, "__qualname__", type(handler).__name__)
-        self.slots = asyncio.Semaphore(max_in_flight) if max_in_flight is not None else None
+        self.pool = pool
+        """Whose messages it shares, and who counts those in its hands."""
+        self.slots = asyncio.Semaphore(max_in_flight) if max_in_flight is not None and pool is None else None
         """Bounds the messages in its hands over all mailboxes; without it, it is one of each."""
+        self.keeps_time = bool(getattr(handler, "keeps_time", False))
+        """Whether the handler ends by itself what takes too long."""
         self._handler = handler
         self._owner = owner
         self.on_change: Callable[[Subscription], None] | None = None
@@ -42,6 +56,11 @@ class Subscription:
         self._on_loop = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
             getattr(handler, "__call__", None)  # noqa: B004 - an object whose __call__ is async
         )
+
+    @property
+    def queue(self) -> str | None:
+        """Return the name of the queue whose messages it shares."""
+        return self.pool.name if self.pool is not None else None
 
     async def deliver(self, envelope: Envelope) -> None:
         """Run the handler on a message; whatever it raises is a failure."""
@@ -73,6 +92,10 @@ class Subscription:
 
     async def close(self) -> None:
         """Receive nothing more; a message under way is still finished."""
+        self.end()
+
+    def end(self) -> None:
+        """Close at once."""
         self._owner.remove(self)
         if self.on_change is not None:
             self.on_change(self)
@@ -91,6 +114,7 @@ class Subscriptions:
 
     def __init__(self) -> None:
         self._trie: SubjectTrie[Subscription] = SubjectTrie()
+        self.pools = Pools()
         self._threads: ThreadPoolExecutor | None = None
         self.version = 0
         """Changes whenever a subscription comes or goes."""
@@ -99,30 +123,51 @@ class Subscriptions:
         return len(self._trie)
 
     def add(
-        self, id: str, pattern: str, created_at: str, handler: Handler, max_in_flight: int | None = None
+        self,
+        id: str,
+        pattern: str,
+        created_at: str,
+        handler: Handler,
+        max_in_flight: int | None = None,
+        queue: str | None = None,
     ) -> Subscription:
         """Start a subscription.
 
         Raises:
-            InvalidSubject: if the pattern breaks the naming rules.
+            InvalidSubject: if the pattern or the queue's name breaks the naming rules.
+            ValueError: if it may have nothing in hand.
             TypeError: if the handler cannot be called.
         """
         validate_subject(pattern, allow_wildcards=True)
         if not callable(handler):
             raise TypeError(f"a handler must be callable, not {type(handler).__name__}")
-        subscription = Subscription(id, pattern, created_at, handler, self, max_in_flight)
+        if max_in_flight is not None and max_in_flight < 1:
+            raise ValueError(f"max_in_flight must be 1 or more, not {max_in_flight}")
+        pool = self.pools.get(queue) if queue is not None else None
+        subscription = Subscription(id, pattern, created_at, handler, self, max_in_flight, pool)
         self._trie.add(pattern, subscription)
         self.version += 1
+        if pool is not None:
+            pool.join(subscription, max_in_flight or 1)
         return subscription
 
     def remove(self, subscription: Subscription) -> None:
         """End a subscription; ending it again changes nothing."""
         if self._trie.remove(subscription.pattern, subscription):
             self.version += 1
+            if subscription.pool is not None:
+                self.pools.leave(subscription.pool, subscription)
 
     def match(self, subject: str) -> list[Subscription]:
         """Return the subscriptions that listen to a subject."""
         return self._trie.match(subject)
+
+    def listeners(self, subject: str) -> int:
+        """Return how many get each message of a subject; a pool counts as one."""
+        found = self._trie.match(subject)
+        if not self.pools:
+            return len(found)
+        return sum(one.pool is None for one in found) + len({one.pool for one in found if one.pool is not None})
 
     def all(self) -> list[Subscription]:
         """Return every subscription, oldest first."""

@@ -10,8 +10,10 @@
 3. A line that is begun must be completed within `LINE_SECS`. A line that is too slow or too long ends the
    connection, after an error that says so and the answers to what was asked before. What still comes is thrown away
    for a moment: a connection closed under a peer that writes would take the error with it.
-4. When the connection is gone, whoever has registered with `on_closed` is told, once, in reverse order.
-5. Whatever a request does, it gets exactly one answer, unless it was a notification or the connection ends first.
+4. A peer that has closed its end still gets the answers to what it asked (`nc` closes its end first), but for those
+   that may never come (`PATIENT`).
+5. When the connection is gone, whoever has registered with `on_closed` is told, once, in reverse order.
+6. Whatever a request does, it gets exactly one answer, unless it was a notification or the connection ends first.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from relay_core.frames import (
 from relay_core.signals import SignalSubscription
 from relay_core.tasks import Tasks
 from relay_supervisor.identity import Identity
-from relay_supervisor.pacing import LARGE, ORDERED
+from relay_supervisor.pacing import LARGE, ORDERED, PATIENT
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +92,8 @@ class Connection(asyncio.Protocol):
         self._in_flight_bytes = 0
         self._ordered = False
         """Whether a request is under way that must be done before the next is begun."""
+        self._patient: set[asyncio.Task[Any]] = set()
+        """Requests under way that end with the peer."""
         self._large = asyncio.Lock()
         self._turn: asyncio.Handle | None = None
         self._line_timer: asyncio.TimerHandle | None = None
@@ -199,6 +203,8 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """Keep the connection until what was asked has been answered: `nc` closes its end first."""
         self._ending = True
+        for task in self._patient:
+            task.cancel()
         self._stop_lingering()
         return not self.closed
 
@@ -258,13 +264,18 @@ class Connection(asyncio.Protocol):
             return
         if not asyncio.iscoroutine(result):
             self._succeed(request, result)
-        elif self._service.tasks.start(self._finish(request, result, len(line)), name=request.method[:40]) is None:
+        elif (
+            task := self._service.tasks.start(self._finish(request, result, len(line)), name=request.method[:40])
+        ) is None:
             result.close()
             self._fail(request, Closed("the supervisor is stopping", code="stopping"))
         else:
             self._in_flight += 1
             self._in_flight_bytes += len(line)
             self._ordered = request.method in ORDERED
+            if request.method in PATIENT:
+                self._patient.add(task)
+                task.add_done_callback(self._patient.discard)
 
     async def _finish(self, request: Request, pending: Coroutine[Any, Any, Any], size: int) -> None:
         try:

@@ -1,11 +1,15 @@
 """Messages in the hands of socket clients: pushed to subscriptions, or claimed.
 
 1. A pushed message is in flight until its client says `ack` or `fail`, or the handler timeout is over. One
-   mailbox has one message in flight, so a slow client holds up its own mailboxes and nothing grows.
+   mailbox has one message in flight, and a member of a pool has so many, so that nothing grows.
 2. A client that does not read is waited for before it is sent more, within the same timeout.
 3. A client that goes away fails what it had in hand: it is parked as `disconnected`, since nobody knows how far
-   the client came. So are its claims, unless they were made with a lease; those are parked when it runs out.
-4. `ack` and `fail` are answered once: a delivery that is not in hand any more is `NotFound`.
+   the client came. So are its claims, unless they were made with a lease; those are parked when it runs out. What it
+   had not been sent yet goes back in line.
+4. Of a client that says `start` it is known what it has begun. The rest goes back in line when it goes away or
+   unsubscribes, or when it has not begun it within the handler timeout: `start` is `NotFound` then. The handler
+   timeout counts anew from `start`.
+5. `ack` and `fail` are answered once: a delivery that is not in hand any more is `NotFound`.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from itertools import count
 import orjson
 
 from relay_core.clock import Timer, call_later
+from relay_core.consumers import PutBack
 from relay_core.core import RelayCore
 from relay_core.deadletters import Code
 from relay_core.envelope import Envelope
@@ -45,6 +50,12 @@ class ConsumerDisconnected(Exception):
     dead_letter_code = Code.DISCONNECTED
 
 
+class ConsumerTimedOut(Exception):
+    """A client did not say in time what became of a message that it had begun."""
+
+    dead_letter_code = Code.TIMEOUT
+
+
 class Deliveries:
     """What every connection has subscribed to, and what it has in hand."""
 
@@ -52,27 +63,35 @@ class Deliveries:
         self._relay = relay
         self._tasks = tasks
         self._subscriptions: dict[Connection, dict[str, Subscription]] = defaultdict(dict)
-        self._pushed: dict[Connection, dict[str, asyncio.Future[None]]] = defaultdict(dict)
+        self._pushed: dict[Connection, dict[str, _Pushed]] = defaultdict(dict)
         self._claims: dict[tuple[str, str], _Claim] = {}
         self._claimed_by: dict[Connection, set[tuple[str, str]]] = {}
         """Claims that end with their connection."""
         self._numbers = count(1)
 
     def in_hand(self) -> list[asyncio.Future[None]]:
-        """Return what ends as consumers finish the messages they have in hand, leases left out."""
-        pushed = [future for held in self._pushed.values() for future in held.values()]
+        """Return what ends as consumers finish the messages they have begun, leases left out."""
+        pushed = [one.answered for held in self._pushed.values() for one in held.values() if one.is_begun]
         return pushed + [claim.ended for claim in self._claims.values() if claim.timer is None]
 
     # Pushed
 
-    async def subscribe(self, connection: Connection, pattern: str, max_in_flight: int | None = None) -> str:
-        """Push the messages of a pattern to a connection.
+    async def subscribe(
+        self,
+        connection: Connection,
+        pattern: str,
+        max_in_flight: int | None = None,
+        *,
+        queue: str | None = None,
+        starts: bool = False,
+    ) -> str:
+        """Push the messages of a pattern to a connection, which shares them if it names a queue.
 
         Raises:
-            InvalidSubject: if the pattern breaks the naming rules.
+            InvalidSubject: if the pattern or the queue's name breaks the naming rules.
         """
-        push = _Push(self, connection)
-        subscription = await self._relay.subscribe(pattern, push, max_in_flight=max_in_flight)
+        push = _Push(self, connection, starts)
+        subscription = await self._relay.subscribe(pattern, push, max_in_flight=max_in_flight, queue=queue)
         push.subscription_id = subscription.id
         if connection.closed:
             await subscription.close()
@@ -83,7 +102,7 @@ class Deliveries:
         return subscription.id
 
     async def unsubscribe(self, connection: Connection, subscription_id: str) -> None:
-        """Push nothing more; what is in hand can still be answered.
+        """Push nothing more; what has been begun can still be answered.
 
         Raises:
             NotFound: if the connection has no such subscription.
@@ -91,26 +110,52 @@ class Deliveries:
         subscription = self._subscriptions.get(connection, {}).pop(subscription_id, None)
         if subscription is None:
             raise NotFound(f"this connection has no subscription {subscription_id}", what=subscription_id)
-        await subscription.close()
+        subscription.end()
+        for pushed in reversed(self._pushed.get(connection, {}).values()):  # so that the oldest is first in line
+            if pushed.subscription_id == subscription_id:
+                pushed.take_back("the consumer has unsubscribed")
 
-    async def push(self, connection: Connection, subscription_id: str, envelope: Envelope) -> None:
+    async def push(
+        self, connection: Connection, subscription_id: str, envelope: Envelope, *, starts: bool = False
+    ) -> None:
         """Send one message and wait for the client's word on it."""
-        try:
-            await connection.drained()
-        except Closed:
-            raise ConsumerDisconnected(_GONE) from None
+        # Else the dispatcher keeps the time.
+        limit = self._relay.bus.config.dispatch.handler_timeout_ms / 1000 if starts else None
         delivery_id = f"{next(self._numbers)}"
-        answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        held = self._pushed[connection]
-        held[delivery_id] = answered
+        pushed = _Pushed(subscription_id, starts)
         try:
-            note = {"subscriptionId": subscription_id, "deliveryId": delivery_id, "envelope": envelope.to_wire()}
-            connection.notify("message", note)
-            await answered
+            try:
+                async with asyncio.timeout(limit):
+                    await connection.drained()
+                    self._pushed[connection][delivery_id] = pushed
+                    note = {"subscriptionId": subscription_id, "deliveryId": delivery_id}
+                    connection.notify("message", note | {"envelope": envelope.to_wire()})
+                    await pushed.started
+            except Closed:
+                raise PutBack(_GONE) from None
+            except TimeoutError:
+                if not pushed.is_begun:  # else its `start` came at the same moment
+                    raise PutBack(f"the consumer did not begin it within {limit:g} s") from None
+            try:
+                async with asyncio.timeout(limit):
+                    await pushed.answered
+            except TimeoutError:
+                if pushed.answered.cancelled() or not pushed.answered.done():
+                    raise ConsumerTimedOut(f"no answer within {limit:g} s") from None
+                pushed.answered.result()  # it came at the same moment
         finally:
-            held.pop(delivery_id, None)
-            if not answered.done():
-                answered.cancel()
+            self._pushed.get(connection, {}).pop(delivery_id, None)
+            pushed.forget()
+
+    def start(self, connection: Connection, delivery_id: str) -> None:
+        """Take a client's word that it begins a message.
+
+        Raises:
+            NotFound: if it has no such delivery in hand, and must not begin it.
+        """
+        pushed = self._pushed.get(connection, {}).get(delivery_id)
+        if pushed is None or not pushed.start():
+            raise _not_in_hand(delivery_id)
 
     def ack(self, connection: Connection, delivery_id: str) -> None:
         """Take a client's word that a message was handled.
@@ -129,20 +174,18 @@ class Deliveries:
         self._answered(connection, delivery_id).set_exception(ConsumerFailed(reason))
 
     def _answered(self, connection: Connection, delivery_id: str) -> asyncio.Future[None]:
-        answered = self._pushed.get(connection, {}).pop(delivery_id, None)
-        if answered is None:
-            raise NotFound(
-                f"no delivery {delivery_id} is in hand: it was answered, or took longer than the handler timeout",
-                what=delivery_id,
-            )
-        return answered
+        pushed = self._pushed.get(connection, {}).pop(delivery_id, None)
+        if pushed is None or not pushed.start() or pushed.answered.done():
+            raise _not_in_hand(delivery_id)
+        return pushed.answered
 
     def _leave(self, connection: Connection) -> None:
         for subscription in self._subscriptions.pop(connection, {}).values():
-            self._tasks.start(subscription.close(), name="unsubscribe")
-        for answered in self._pushed.pop(connection, {}).values():
-            if not answered.done():
-                answered.set_exception(ConsumerDisconnected(_GONE))
+            subscription.end()
+        for pushed in reversed(self._pushed.pop(connection, {}).values()):  # so that the oldest is first in line
+            pushed.take_back(_GONE)
+            if not pushed.answered.done():
+                pushed.answered.set_exception(ConsumerDisconnected(_GONE))
 
     # Claimed
 
@@ -232,21 +275,66 @@ class _Claim:
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
+class _Pushed:
+    """A message that a client has been sent."""
+
+    def __init__(self, subscription_id: str, starts: bool) -> None:
+        self.subscription_id = subscription_id
+        loop = asyncio.get_running_loop()
+        self.started: asyncio.Future[None] = loop.create_future()
+        self.answered: asyncio.Future[None] = loop.create_future()
+        if not starts:
+            self.started.set_result(None)  # nobody knows, so it may be at any time
+
+    @property
+    def is_begun(self) -> bool:
+        """Tell whether the client may have begun it."""
+        return self.started.done() and not self.started.cancelled() and self.started.exception() is None
+
+    def start(self) -> bool:
+        """Take note that the client begins it; return False if it was taken back before."""
+        if not self.started.done():
+            self.started.set_result(None)
+        return self.is_begun
+
+    def take_back(self, why: str) -> None:
+        """Have it offered to others, if the client has not begun it."""
+        if not self.started.done():
+            self.started.set_exception(PutBack(why))
+
+    def forget(self) -> None:
+        """Let nothing wait for it any more."""
+        for future in (self.started, self.answered):
+            if not future.done():
+                future.cancel()
+            elif not future.cancelled():
+                future.exception()  # seen, whoever was quicker
+
+
 class _Push:
     """The handler behind a connection's subscription."""
 
-    def __init__(self, deliveries: Deliveries, connection: Connection) -> None:
+    def __init__(self, deliveries: Deliveries, connection: Connection, starts: bool) -> None:
         self._deliveries = deliveries
         self._connection = connection
+        self.keeps_time = starts
+        """Whether a timeout counts from when the client begins, which only we know."""
         self.subscription_id = ""
         self.__qualname__ = connection.name or "socket client"
         """What its outcomes are listed under."""
 
     async def __call__(self, envelope: Envelope) -> None:
         try:
-            await self._deliveries.push(self._connection, self.subscription_id, envelope)
+            await self._deliveries.push(self._connection, self.subscription_id, envelope, starts=self.keeps_time)
         except RelayError as error:  # too large for a frame
             raise ConsumerFailed(error.message) from error
+
+
+def _not_in_hand(delivery_id: str) -> NotFound:
+    return NotFound(
+        f"no delivery {delivery_id} is in hand: it was answered, or took longer than the handler timeout",
+        what=delivery_id,
+    )
 
 
 def _size(envelope: Envelope) -> int:

@@ -18,6 +18,8 @@ LARGE = frozenset(
     }
 )
 """Methods whose answer may be megabytes, and does not keep others waiting for long."""
+PATIENT = frozenset({"inbox.wait"})
+"""Methods that wait for something that may never come: whoever hangs up meanwhile does not want the answer."""
 ORDERED = frozenset(
     {
         "subscribe",

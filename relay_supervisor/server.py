@@ -41,7 +41,9 @@ DRAIN_SECS = 10.0
 MAX_CONNECTIONS = 1000
 _MAX_PATH = 107 if sys.platform == "linux" else 103
 _BACKLOG = 256
-_FINISHING = frozenset({"ack", "fail", "inbox.complete", "inbox.fail", "server.hello", "server.info", "server.ping"})
+_FINISHING = frozenset(
+    {"start", "ack", "fail", "inbox.complete", "inbox.fail", "server.hello", "server.info", "server.ping"}
+)
 """What is still answered while the supervisor is stopping."""
 _WATCHING = frozenset({"deadletters.wait", "inbox.wait", "jobs.run"})
 """What waits for something that outlasts it, and need not be waited for."""

@@ -5,18 +5,21 @@
 2. SIGINT or SIGTERM: what has been received is printed and acknowledged, nothing more is asked for, exit code 0. A
    second signal gives up a write that does not come to an end: its message is failed.
 3. A supervisor that goes away is waited for.
+4. With ``--queue`` the messages are shared with everyone who names the same queue. What has been received and not been
+   begun goes back to the others at the end.
 """
 
 from __future__ import annotations
 
 import asyncio
 import signal
+from contextlib import suppress
 from types import FrameType
 from typing import Annotated, Any
 
 import typer
 
-from relay_core.client_streams import MessageStream
+from relay_core.client_streams import MessageStream, subscribe_params
 from relay_core.envelope import Envelope
 from relay_core.errors import RelayError
 from relay_core.link import LinkLost
@@ -36,6 +39,7 @@ _LEAVE_SECS = 2.0
         "relay subscribe relay.agent.writer",
         "relay subscribe 'relay.agent.>' | jq -c .payload",
         "relay subscribe relay.agent.writer --limit 1",
+        "relay subscribe 'relay.job.>' --queue workers --exec ./work.sh",
     ],
 )
 async def subscribe(
@@ -44,9 +48,28 @@ async def subscribe(
         str, typer.Argument(help="A subject or a pattern.", metavar="PATTERN", autocompletion=complete_subject)
     ],
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Leave after so many messages.")] = None,
+    queue: Annotated[
+        str | None,
+        typer.Option(
+            "--queue", "-q", metavar="NAME", help="Share the messages with all who name this queue, one each."
+        ),
+    ] = None,
+    run: Annotated[
+        str | None,
+        typer.Option(
+            "--exec",
+            "-x",
+            metavar="COMMAND",
+            help="Run this for each, with the JSON on stdin; exit code 0 acknowledges.",
+        ),
+    ] = None,
 ) -> int:
-    """Print each message as a JSON line and acknowledge it, until interrupted."""
-    feed = Feed(session, pattern)
+    """Print each message as a JSON line and acknowledge it, or run a command for it, until interrupted."""
+    if run is not None:
+        from relay_supervisor.cli.each import run_for_each
+
+        return await run_for_each(session, pattern, queue, limit, run)
+    feed = Feed(session.client, subscribe_params(pattern, 1, queue))
     stopping = _Stopping(feed)
     try:
         await feed
@@ -75,9 +98,7 @@ async def subscribe(
 class Feed(MessageStream):
     """The messages of a pattern, printed, with a way to leave that also prints what is on its way."""
 
-    def __init__(self, session: Session, pattern: str) -> None:
-        super().__init__(session.client, {"pattern": pattern, "maxInFlight": 1})
-        self.printed = 0
+    printed = 0
 
     def print(self, envelope: Envelope) -> None:
         """Write a message out."""
@@ -85,19 +106,22 @@ class Feed(MessageStream):
         self.printed += 1
 
     async def leave(self) -> None:
-        """Have nothing more sent."""
+        """Have nothing more sent; of a queue, nothing more begun."""
         link, id = self._link, self._id
         if link is None or id is None or link.lost.done():
             return
-        try:
+        with suppress(LinkLost, RelayError):
             await link.request(self.closing, {self.key: id})
-        except (LinkLost, RelayError):
-            return
+        if self._starts:
+            self._notes.clear()
 
     async def drain(self) -> None:
         """Print and acknowledge what was sent before the supervisor knew that nothing more is wanted."""
-        while self._notes:
-            self.print(await anext(self))
+        while self._notes or self._asked is not None:
+            self.ack()
+            note = await self._begin_message()
+            if note is not None:
+                self.print(Envelope.model_validate(note["envelope"]))
         self.ack()
 
 

@@ -30,6 +30,7 @@ HANDLERS: dict[str, Handler] = {
     "publish.batch": publishing.publish_batch,
     "subscribe": consuming.subscribe,
     "unsubscribe": consuming.unsubscribe,
+    "start": consuming.start,
     "ack": consuming.ack,
     "fail": consuming.fail,
     "inbox.peek": consuming.peek,

@@ -27,13 +27,21 @@ from relay_supervisor.services import Services
 async def subscribe(services: Services, connection: Connection, params: SubscribeParams) -> Subscribed:
     """Push the messages of a pattern."""
     connection.identity.check_reader(params.pattern)
-    subscription_id = await services.deliveries.subscribe(connection, params.pattern, params.max_in_flight)
+    subscription_id = await services.deliveries.subscribe(
+        connection, params.pattern, params.max_in_flight, queue=params.queue, starts=params.starts
+    )
     return Subscribed(subscription_id=subscription_id)
 
 
 async def unsubscribe(services: Services, connection: Connection, params: SubscriptionParams) -> Done:
     """Push no more of them."""
     await services.deliveries.unsubscribe(connection, params.subscription_id)
+    return Done()
+
+
+def start(services: Services, connection: Connection, params: DeliveryParams) -> Done:
+    """Take the client's word that it begins a message."""
+    services.deliveries.start(connection, params.delivery_id)
     return Done()
 
 

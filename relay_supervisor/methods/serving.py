@@ -58,6 +58,8 @@ def _known(services: Services, connection: Connection, token: str) -> Identity:
         return Identity(operator=True, replies=before.replies)
     known = services.tokens.check(token)
     if known is None:
+        if before.token is None:  # what was asked together with this hello must not be done as the operator
+            connection.identity = Identity(replies=before.replies)
         raise AccessDenied("this token is not known: make one with 'relay token add'", code="bad_token")
     if before.token not in (None, known):
         raise AccessDenied("this connection has another token already: open another", code="bad_token")

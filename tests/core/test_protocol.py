@@ -192,7 +192,7 @@ class TestTable:
             ("inbox.claim", {"subject"}, {"limit", "leaseMs", "ids"}),
             ("inbox.complete", {"subject", "id"}, {"late"}),
             ("inbox.fail", {"subject", "id", "reason"}, set()),
-            ("subscribe", {"pattern"}, {"maxInFlight"}),
+            ("subscribe", {"pattern"}, {"maxInFlight", "queue", "starts"}),
             ("ack", {"deliveryId"}, set()),
             ("fail", {"deliveryId", "reason"}, set()),
             ("deadletters.list", set(), {"filter", "limit", "cursor"}),

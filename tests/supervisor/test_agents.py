@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -196,3 +198,28 @@ async def test_a_broken_file_costs_the_descriptions_is_told_and_stays_as_it_is(d
             await operator.add_agent(B)
         assert await operator.endpoints() == [one for one in await operator.endpoints() if one.subject == A]
     assert read(data_dir / "agents.json") == content
+
+
+async def test_whoever_waits_for_mail_and_hangs_up_is_gone_at_once(
+    operator: RelayClient, supervisor: Supervisor
+) -> None:
+    added = await operator.add_agent(A)
+    _, writer = await asyncio.open_unix_connection(str(supervisor.socket))
+    for id, method, params in (
+        (1, "server.hello", {"agent": A, "token": added.token}),
+        (2, "inbox.wait", {"subject": A, "timeoutMs": 600_000}),
+    ):
+        writer.write(json.dumps({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).encode() + b"\n")
+    await until(lambda: supervisor.services.agents.state(A).connected == 1)
+    writer.close()
+    await until(lambda: supervisor.services.agents.state(A).connected == 0)
+
+
+async def test_what_comes_with_a_token_that_is_not_known_is_not_done_as_the_operator(supervisor: Supervisor) -> None:
+    reader, writer = await asyncio.open_unix_connection(str(supervisor.socket))
+    for id, method, params in ((1, "server.hello", {"token": "relay_wrong"}), (2, "agents.list", {})):
+        writer.write(json.dumps({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).encode() + b"\n")
+    answers = [json.loads(await reader.readline()) for _ in range(2)]
+    assert [one["error"]["data"]["code"] for one in answers] == ["bad_token", "token_required"]
+    writer.close()
+    await writer.wait_closed()

@@ -485,6 +485,7 @@ async def test_what_must_not_be_done_twice_is_not_asked_twice(wired: tuple[Relay
         "deadletters.run": {"planId": plan.id},
         "deadletters.edit": {"id": dead.id, "payload": 7},
         "tokens.add": {"pattern": "relay.agent.x"},
+        "agents.remove": {"subject": A},
         "jobs.run": {"name": "expire"},
         "inbox.complete": {"subject": A, "id": taken.id},
         "inbox.fail": {"subject": A, "id": taken.id, "reason": "no"},

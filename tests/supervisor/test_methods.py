@@ -29,7 +29,7 @@ COVERED: dict[str, set[str]] = {
     "server": {"server.hello", "server.info", "server.ping", "server.status", "metrics"},
     "stop": {"server.stop"},
     "publishing": {"publish", "publish.batch"},
-    "subscriptions": {"subscribe", "unsubscribe", "ack", "fail"},
+    "subscriptions": {"subscribe", "unsubscribe", "start", "ack", "fail"},
     "inbox": {"inbox.peek", "inbox.claim", "inbox.wait", "inbox.complete", "inbox.fail"},
     "signals": {"signal.send", "signal.subscribe", "signal.unsubscribe"},
     "endpoints": {"endpoints.register", "endpoints.unregister", "endpoints.list", "mailboxes.list"},
@@ -200,7 +200,9 @@ async def test_subscriptions(bench: Bench) -> None:
     assert note.keys() == {"subscriptionId", "deliveryId", "envelope"}
     assert (note["subscriptionId"], note["envelope"]["id"]) == (subscription["subscriptionId"], sent["messageId"])
     assert note["envelope"]["payload"] == PUBLISH["payload"]
+    assert await bench.call("start", deliveryId=note["deliveryId"]) == {}
     assert await bench.call("ack", deliveryId=note["deliveryId"]) == {}
+    assert await bench.refusal("start", deliveryId=note["deliveryId"]) == NOT_FOUND
     assert await bench.refusal("ack", deliveryId=note["deliveryId"]) == NOT_FOUND
     await bench.call("publish", PUBLISH)
     note = await bench.note()
@@ -295,6 +297,8 @@ async def test_deadletters(bench: Bench) -> None:
     rest = await bench.call("deadletters.list", limit=2, cursor=page["cursor"])
     assert ([letter["messageId"] for letter in rest["deadLetters"]], "cursor" in rest) == (ids[:1], False)
     assert (await bench.call("deadletters.list", filter={"code": "timeout"}))["total"] == 0
+    for method in ("deadletters.list", "deadletters.purge"):  # what is misspelt must not mean all of them
+        assert await bench.refusal(method, filter={"taget": NOBODY}) == ("ProtocolError", "invalid_params")
     rows = await bench.call("deadletters.summaries", limit=2, filter={"where": "to~NOBODY !code=timeout"})
     assert ([row["messageId"] for row in rows["rows"]], rows["total"]) == (ids[:0:-1], 3)
     rest = await bench.call("deadletters.summaries", limit=2, cursor=rows["cursor"])

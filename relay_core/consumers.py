@@ -1,0 +1,58 @@
+"""What a mailbox's messages are handed to: subscriptions, members of a pool, and the lanes of adapters."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from relay_core.envelope import Envelope
+from relay_core.mailbox import Mailbox
+
+if TYPE_CHECKING:
+    from relay_core.pools import Pool
+
+
+class PutBack(Exception):
+    """A consumer did not take a message: it may be offered again, to the same one or another."""
+
+
+class Consumer(Protocol):
+    """What a mailbox's messages are handed to."""
+
+    @property
+    def name(self) -> str:
+        """Return what an outcome is listed under."""
+        ...
+
+    @property
+    def id(self) -> str:
+        """Return what tells it from others of the same name."""
+        ...
+
+    @property
+    def slots(self) -> asyncio.Semaphore | None:
+        """Return what bounds its messages in hand over all mailboxes, if anything does and it is no pool."""
+        ...
+
+    @property
+    def pool(self) -> Pool | None:
+        """Return whose messages it shares, if it shares any."""
+        ...
+
+    @property
+    def keeps_time(self) -> bool:
+        """Tell whether it ends by itself what takes too long."""
+        ...
+
+    def deliver(self, envelope: Envelope) -> Coroutine[Any, Any, None]:
+        """Handle one message; whatever is raised is a failure, but for a `PutBack`."""
+        ...
+
+
+class Consumers(Protocol):
+    """Who handles a mailbox's messages, and for how long."""
+
+    def __call__(self, mailbox: Mailbox) -> tuple[Sequence[Consumer], float]:
+        """Return the consumers and the timeout of each in seconds."""
+        ...

@@ -1,0 +1,249 @@
+"""Handling: what becomes of one message that has been claimed.
+
+1. Its TTL is checked, all its consumers run side by side, each with its own timeout, and it is completed or parked.
+2. All consumers failed → ``failed/``. Some failed → completed, status `partial`, every outcome kept.
+3. The breaker learns exactly one outcome per delivery, after the consumers.
+4. At most once: the message goes back to the head of the line only when its one consumer says that it was not taken
+   (`PutBack`): no outcome for the breaker then, and none for the message.
+5. Where it has several consumers, some of them may have handled it by then. So it stays claimed, and a pool's member
+   that did not take it is replaced by another of the pool, which is waited for no longer than a handler is: this
+   delivery may hold what that one waits for. If there is nobody, that is a failure of this consumer.
+6. A pool's member makes room for its next message as soon as it is through, whatever the others do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from contextlib import suppress
+from types import coroutine
+from typing import Any
+
+from relay_core.breaker import CircuitBreakers
+from relay_core.clock import Clock
+from relay_core.commit import Commits
+from relay_core.consumers import Consumer, Consumers, PutBack
+from relay_core.deadletters import Code
+from relay_core.delivery import Status, TargetKind
+from relay_core.envelope import Envelope
+from relay_core.mailbox import Item, Mailbox
+from relay_core.parking import Parking
+from relay_core.pools import Hands
+from relay_core.recorder import Recorder
+
+logger = logging.getLogger(__name__)
+
+Failure = tuple[str, str]
+"""A code and a reason."""
+
+
+class Handling:
+    """See claimed messages through."""
+
+    def __init__(
+        self,
+        consumers: Consumers,
+        breakers: CircuitBreakers,
+        commits: Commits,
+        parking: Parking,
+        recorder: Recorder,
+        clock: Clock,
+    ) -> None:
+        self._consumers = consumers
+        self._breakers = breakers
+        self._commits = commits
+        self._parking = parking
+        self._recorder = recorder
+        self._clock = clock
+        self.on_settled: Callable[[Item, bool], None] | None = None
+        """Told of every delivery that has ended, and whether it was handled."""
+
+    async def see_through(
+        self,
+        mailbox: Mailbox,
+        item: Item,
+        consumers: Sequence[Consumer],
+        timeout: float,
+        probe: bool,
+        hands: Hands | None = None,
+    ) -> bool:
+        """Take a claimed message to its end; return False if the disk does not let it back in line.
+
+        `hands` holds the members of pools among the consumers.
+        """
+        try:
+            await self._handle(mailbox, item, consumers, timeout, probe, hands)
+        except PutBack as error:
+            if probe:
+                self._breakers.release(mailbox.hash)
+            return await self._put_back(mailbox, item, error)
+        except asyncio.CancelledError:
+            # The bus is closing and its grace is over: nobody knows how far the handler came.
+            if item.id in mailbox.claimed:
+                await self._parking.park(mailbox, item, code=Code.INTERRUPTED, reason="the bus was closed meanwhile")
+            raise
+        return True
+
+    async def _handle(
+        self,
+        mailbox: Mailbox,
+        item: Item,
+        consumers: Sequence[Consumer],
+        timeout: float,
+        probe: bool,
+        hands: Hands | None,
+    ) -> None:
+        delivery, clock = item.delivery, self._clock
+        now = clock.now_ms()
+        if now > item.envelope.budget.ttl:
+            if probe:
+                self._breakers.release(mailbox.hash)
+            await self._fail(mailbox, item, Code.EXPIRED, "message expired (TTL)")
+            return
+        started = clock.monotonic()
+        delivery.claimed_ms = claimed_ms = _continue(delivery.stored_ms, item.stored_at, started, now)
+        outcomes: Sequence[Failure | None]
+        if len(consumers) > 1:
+            asked = (self._ask_beside(mailbox, one, item, timeout, hands) for one in consumers)
+            consumers, outcomes = zip(*await asyncio.gather(*asked), strict=True)
+        else:
+            outcomes = [await _call(consumers[0], item.envelope, timeout)]
+            if hands is not None:
+                hands.let_go()
+        delivery.handled_ms = claimed_ms + (clock.monotonic() - started) * 1000
+        failures = [outcome for outcome in outcomes if outcome is not None]
+        if len(failures) == len(outcomes):
+            self._breakers.record_failure(mailbox.hash, probe=probe)
+            delivery.outcomes = _outcomes(consumers, outcomes)
+            await self._fail(mailbox, item, *failures[0])
+            return
+        self._breakers.record_success(mailbox.hash, probe=probe)
+        if failures:
+            delivery.status = Status.PARTIAL
+            delivery.code, delivery.reason = failures[0]
+            delivery.outcomes = _outcomes(consumers, outcomes)
+        else:
+            delivery.status = Status.DONE
+            # Of a pool it is worth saying who it was; a replay's take the place of the failed ones.
+            if len(outcomes) > 1 or hands is not None or delivery.replays:
+                delivery.outcomes = _outcomes(consumers, outcomes)
+        self._complete(mailbox, item)
+
+    async def _ask_beside(
+        self, mailbox: Mailbox, one: Consumer, item: Item, timeout: float, hands: Hands | None
+    ) -> tuple[Consumer, Failure | None]:
+        """Run one consumer of several, or whoever takes its place; return who it was and its failure."""
+        while True:
+            try:
+                outcome = await _call(one, item.envelope, timeout)
+            except PutBack as error:
+                other: Consumer | None = None
+                if hands is not None and one.pool is not None:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(timeout):
+                            other = await hands.replace(one, lambda: self._consumers(mailbox)[0])
+                if other is None:
+                    return one, (Code.DISCONNECTED, f"{one.name}: {error}, and nobody else is there to take it")
+                one = other
+            else:
+                if hands is not None:
+                    hands.give_back(one)
+                return one, outcome
+
+    async def _put_back(self, mailbox: Mailbox, item: Item, why: PutBack) -> bool:
+        try:
+            put_back = mailbox.put_back(item)
+        except OSError as error:
+            logger.error("%s: cannot put %s back: %s", mailbox.subject, item.id, error)
+            put_back = False
+        if put_back:
+            if item.fanout is not None:
+                item.fanout.postponed(item)
+        else:
+            await self._fail(mailbox, item, Code.HANDLER_FAILED, f"{why}, and it could not be put back in line")
+        return put_back
+
+    def _complete(self, mailbox: Mailbox, item: Item) -> None:
+        message_id = item.delivery.message_id
+        try:
+            self._commits.note_gone(mailbox.hash, message_id)
+            mailbox.maildir.complete(message_id)
+        except OSError as error:
+            logger.error(
+                "%s: %s is handled, but stays in cur/ until the next start: %s", mailbox.subject, message_id, error
+            )
+        mailbox.claimed.pop(message_id, None)
+        self._recorder.handled(item.delivery)
+        if item.fanout is not None:
+            item.fanout.succeeded(item)
+        if self.on_settled is not None:
+            self.on_settled(item, True)
+
+    async def _fail(self, mailbox: Mailbox, item: Item, code: str, reason: str) -> None:
+        if item.delivery.kind == TargetKind.ADAPTER and code in (Code.HANDLER_FAILED, Code.TIMEOUT):
+            code, reason = Code.ADAPTER_FAILED, f"adapter delivery failed: {reason}"
+        if item.fanout is not None:
+            item.fanout.failed(item, code, reason)
+        else:
+            await self._parking.park(mailbox, item, code=code, reason=reason)
+        if self.on_settled is not None:
+            self.on_settled(item, False)
+
+
+async def _call(consumer: Consumer, envelope: Envelope, timeout: float) -> Failure | None:
+    """Run one consumer; return its failure, or None."""
+    limit = asyncio.timeout(None if consumer.keeps_time else timeout)
+    work = consumer.deliver(envelope)
+    try:
+        try:
+            # A handler that never waits needs no timer, which would cost more than all the rest here.
+            first = work.send(None)
+        except StopIteration:
+            return None
+        async with limit:
+            await _resume(work, first)
+    except TimeoutError as error:
+        if limit.expired():
+            return Code.TIMEOUT, f"{consumer.name}: no answer within {timeout:g} s"
+        return Code.HANDLER_FAILED, f"{consumer.name}: {_describe(error)}"
+    except PutBack:
+        raise
+    except Exception as error:
+        own_code = getattr(error, "dead_letter_code", None)  # then its text is meant for operators
+        return own_code or Code.HANDLER_FAILED, f"{consumer.name}: {error if own_code else _describe(error)}"
+    return None
+
+
+@coroutine
+def _resume(work: Coroutine[Any, Any, None], waiting: Any) -> Generator[Any, Any, None]:
+    """Go on with a coroutine that has been begun and waits for something."""
+    while True:
+        try:
+            try:
+                answer = yield waiting
+            except BaseException as error:
+                waiting = work.throw(error)
+            else:
+                waiting = work.send(answer)
+        except StopIteration:
+            return
+
+
+def _describe(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _outcomes(consumers: Sequence[Consumer], outcomes: Sequence[Failure | None]) -> list[dict[str, Any]]:
+    return [
+        {"handler": consumer.name, "ok": outcome is None, "error": outcome[1] if outcome else None}
+        | ({} if consumer.pool is None else {"queue": consumer.pool.name, "subscription": consumer.id})
+        for consumer, outcome in zip(consumers, outcomes, strict=True)
+    ]
+
+
+def _continue(stored_ms: float | None, stored_at: float, now: float, wall_ms: int) -> float:
+    """Return the wall time of `now`, counted on from when the message was stored."""
+    if stored_ms is None or not stored_at:
+        return max(float(wall_ms), stored_ms or 0.0)
+    return stored_ms + (now - stored_at) * 1000
