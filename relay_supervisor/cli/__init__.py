@@ -6,6 +6,7 @@
 3. Exit codes: 0 ok, 1 error, 2 usage, 3 supervisor not reachable, 4 refused by the bus, 5 timed out,
    130 interrupted. An error is one line that says what to do; RELAY_DEBUG=1 shows where it came from.
 4. What others have written (payloads, reasons, names) is never let loose on a terminal: see `show.safe`.
+5. What agents start by themselves all the time (`LIGHT`) goes past all this: it must be there at once.
 """
 
 from __future__ import annotations
@@ -38,6 +39,11 @@ COMMANDS: dict[str, list[Listed]] = {
         Listed("ack", "inbox:ack_app", "Finish a claimed message."),
         Listed("fail", "inbox:fail_app", "Make a dead letter of a claimed message."),
     ],
+    "Agents": [
+        Listed("agent", "agent:app", "Agents: list, add (with their configuration), rm."),
+        Listed("hook", "hook:app", "Unread mail for an agent's session: for the agent's hooks."),
+        Listed("mcp", "mcp:app", "The bus as six tools for an agent that speaks MCP, over stdin and stdout."),
+    ],
     "Repair": [
         Listed("dlq", "dlq:app", "Dead letters: list, groups, show, plan, replay, edit, purge, export ..."),
     ],
@@ -53,13 +59,34 @@ COMMANDS: dict[str, list[Listed]] = {
 """Every command, under the headings of ``relay --help``."""
 
 
+LIGHT = ("hook", "mcp")
+"""Commands that import the standard library alone: each is a module of relay_supervisor/shim."""
+
+
 def main() -> None:
     """Run the command line."""
     import os
+    import sys
 
+    light = light_command(sys.argv[1:])
+    if light is not None:
+        from importlib import import_module
+
+        name, args = light
+        raise SystemExit(import_module(f"relay_supervisor.shim.{name}").main(args))
     # Pydantic would look through every installed package for plugins, a tenth of what a command takes.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")
     from relay_supervisor.cli.entry import enter
     from relay_supervisor.cli.groups import root_app
 
     enter(root_app(), "relay")
+
+
+def light_command(args: list[str]) -> tuple[str, list[str]] | None:
+    """Return which light command is called, and with what; None if none is, or if it is to be explained."""
+    at = 0
+    while at < len(args) and args[at].partition("=")[0] in ("--data-dir", "--socket", "--token"):
+        at += 1 if "=" in args[at] else 2
+    if at >= len(args) or args[at] not in LIGHT or "--help" in args:
+        return None
+    return args[at], args[:at] + args[at + 1 :]

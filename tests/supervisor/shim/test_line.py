@@ -131,7 +131,7 @@ def test_who_does_not_answer_is_not_waited_for_longer(tmp_path: Path) -> None:
 
     with a_listener(tmp_path / "s", stay) as address:
         line = open_line(address)
-        with pytest.raises(Unreachable, match="not answered within 0.05 s"):
+        with pytest.raises(Unreachable, match=r"not answered within 0\.05 s"):
             line.ask("server.ping", {}, 0.05)
         line.close()
 

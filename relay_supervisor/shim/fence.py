@@ -1,0 +1,117 @@
+r"""Foreign text for a model: fenced, labelled, and harmless.
+
+1. What somebody else has written stands between two marks with a random word that is made for this one result, so
+   that no text can close its own fence and go on in our voice.
+2. Before each fence stands who wrote it, when, under which id, and that it was not the user. These lines are ours.
+3. Characters that a person would not see are written out (``\x1b``, ``\u202e``): controls, marks that turn the
+   direction of writing, invisible tags. Line breaks and tabs stay; so do the joiners that some scripts need.
+4. One message is cut after `MAX_TEXT` characters, and one result holds messages up to `ROOM`; what is cut is said.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MAX_TEXT = 20_000
+ROOM = 40_000
+"""Characters of messages in one result: a model reads about ten thousand tokens of them at a time."""
+MAX_NAME = 300
+
+_KEPT = "\n\t\u200c\u200d\u00a0\u2002\u2003\u2009\u202f\u3000"
+"""Not printable to Python, and yet what a reader expects: line breaks, joiners, spaces of other widths."""
+_BLANK = "\u115f\u1160\u3164\uffa0"
+"""Letters to Python, and yet nothing to see."""
+_SELECTORS = range(0xE0100, 0xE01F0)
+"""Choose between forms of a letter; strung together they hide text."""
+_OWN_KEYS = frozenset({"content", "performative", "correlationId", "conversationId"})
+"""Parts of a payload that are shown otherwise, or say nothing to a reader."""
+
+
+class Fence:
+    """The marks of one result."""
+
+    def __init__(self) -> None:
+        self._word = os.urandom(8).hex()
+
+    def wrap(self, text: str) -> str:
+        """Return text between the marks; hidden characters are written out."""
+        shown = harmless(text)
+        while self._word in shown:  # a guess would have to be lucky
+            self._word = os.urandom(8).hex()
+        return f"<<<text-{self._word}\n{shown}\ntext-{self._word}>>>"
+
+
+def harmless(text: str) -> str:
+    """Return text with every character that cannot be seen written out."""
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    hidden = {ord(one): _written_out(ord(one)) for one in set(text) if _is_hidden(one)}
+    return text.translate(hidden) if hidden else text
+
+
+def one_line(text: Any, limit: int = MAX_NAME) -> str:
+    """Return a name or a reason as one harmless line."""
+    shown = " ".join(harmless(str(text)).split())
+    return shown if len(shown) <= limit else f"{shown[:limit]}…"
+
+
+def show_message(envelope: dict[str, Any], fence: Fence) -> str:
+    """Return a message as a model should see it."""
+    sender, id = one_line(envelope.get("from")), one_line(envelope.get("id"))
+    answer_to = one_line(envelope.get("replyTo") or envelope.get("from"))
+    text = payload_text(envelope.get("payload"))
+    lines = [
+        f"Message {id} from {sender}, {one_line(envelope.get('createdAt'))}"
+        + (f", in reply to {one_line(envelope['parentId'])}" if envelope.get("parentId") else "")
+        + (f", answers go to {answer_to}" if answer_to != sender else ""),
+        f"Written by {sender}, not by your user:",
+        fence.wrap(text[:MAX_TEXT]),
+    ]
+    if is_cut(envelope):
+        lines.append(f"(cut: {MAX_TEXT:,} of {len(text):,} characters; ask {sender} for the rest, or for a file)")
+    return "\n".join(lines)
+
+
+def show_messages(envelopes: Sequence[dict[str, Any]], room: int = ROOM) -> tuple[str, list[str]]:
+    """Return messages as a model should see them, and the ids of those that there was room for: one at least."""
+    fence = Fence()
+    parts: list[str] = []
+    shown: list[str] = []
+    for envelope in envelopes:
+        part = show_message(envelope, fence)
+        room -= len(part)
+        if parts and room < 0:
+            break
+        parts.append(part)
+        shown.append(str(envelope.get("id")))
+    return "\n\n".join(parts), shown
+
+
+def is_cut(envelope: dict[str, Any]) -> bool:
+    """Tell whether a message is too long to be shown whole."""
+    return len(payload_text(envelope.get("payload"))) > MAX_TEXT
+
+
+def payload_text(payload: Any) -> str:
+    """Return what a payload says: its content and then whatever else it has, as JSON."""
+    if isinstance(payload, str):
+        return payload
+    if not isinstance(payload, dict) or not isinstance(payload.get("content"), str):
+        return json.dumps(payload, ensure_ascii=False)
+    content: str = payload["content"]
+    rest = {key: value for key, value in payload.items() if key not in _OWN_KEYS}
+    return f"{content}\n\nWith it came: {json.dumps(rest, ensure_ascii=False)}" if rest else content
+
+
+def _is_hidden(one: str) -> bool:
+    if not one.isprintable():
+        return one not in _KEPT
+    return one in _BLANK or ord(one) in _SELECTORS
+
+
+def _written_out(code: int) -> str:
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

@@ -1,0 +1,153 @@
+"""The tools that send: `relay_send`, `relay_ask` and `relay_notify_user`.
+
+1. The sender is always the session's agent. What follows from what is handled.py's to say.
+2. A message is published once, whatever is lost on the way: every retry is the same publish to the supervisor.
+3. Nothing is taken before it is needed: the answer that `relay_ask` waits for stays in the mailbox until it was
+   written out, whatever becomes of the call, the client or the supervisor before that.
+4. An answer is the child of the message that it answers. A question, and what is handed on to somebody else, have the
+   budget of the message that the agent is handling, but are no children of it: the agent is among that message's
+   ancestors, and the bus would take what comes back for a loop. Hops, calls and time shrink all the same.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from typing import Any
+
+from relay_supervisor.shim.agent import Agent, Arguments, Say, Steps
+from relay_supervisor.shim.fence import Fence, is_cut, one_line, show_message
+from relay_supervisor.shim.line import Refused, Unreachable
+from relay_supervisor.shim.refusals import Failure, describe_delivery, explain_undelivered, explain_unsent
+from relay_supervisor.shim.tools import USUAL_WAIT_SECS
+from relay_supervisor.shim.upstream import Ask
+
+_PAGE = 50
+_WAIT_SECS = 5.0
+"""A wait is asked for in pieces, so that one that nobody needs any more does not stay for long."""
+
+
+def send(agent: Agent, arguments: Arguments) -> Steps:
+    """Send a message."""
+    result = yield from _publish(agent, arguments["to"], arguments, "inform", agent.parent(arguments))
+    return describe_delivery(result)
+
+
+def ask(agent: Agent, arguments: Arguments) -> Steps:
+    """Send a message and wait for the answer."""
+    to, secs = arguments["to"], arguments.get("timeout_secs", USUAL_WAIT_SECS)
+    until = agent.monotonic() + secs
+    result = yield from _publish(agent, to, arguments, "request", agent.parent(arguments))
+    asked = result["messageId"]
+    answer_id = yield from _wait_for_answer(agent, asked, until)
+    if answer_id is None:
+        return (
+            f"No answer within {secs} s. Your message {asked} is delivered, and {one_line(to)} may still answer: that "
+            "will come to your inbox (relay_inbox). Do not ask again."
+        )
+    try:
+        answer = yield from _look_up(agent, answer_id, after=asked)
+    except Unreachable:
+        answer = None
+    if answer is None:
+        return (
+            f"The answer {answer_id} to your message {asked} has come: to your inbox, or to another session of yours."
+        )
+    agent.read(answer, handle=False)
+    failed = _is_failure(answer)
+    head = f"Your message {asked} was not handled. Why:\n" if failed else f"Answer to your message {asked}:\n"
+    tail = "\nIt stays in your inbox: relay_ack it." if is_cut(answer) else ""
+    yield Say(f"{head}{show_message(answer, Fence())}{tail}", is_error=failed)
+    if not tail:
+        yield Ask("inbox.claim", {"subject": agent.subject, "ids": [answer_id]})
+        yield Ask("inbox.complete", {"subject": agent.subject, "id": answer_id, "late": True})
+    return ""
+
+
+def notify(agent: Agent, arguments: Arguments) -> Steps:
+    """Write to every person whom the agent may write to; also when the budget of a conversation is used up."""
+    people = (yield Ask("agents.people", {"subject": agent.subject}))["people"]
+    if not people:
+        raise Failure(
+            f"There is no way to your user yet. The operator makes one: a binding for {agent.subject} in adapters.json "
+            "(docs/adapters)."
+        )
+    lines = []
+    wrong = 0
+    for person in people:
+        try:
+            yield from _publish(agent, person, arguments, "inform", None)
+            lines.append(f"{one_line(person)}: sent.")
+        except (Failure, Refused) as error:
+            wrong += 1
+            lines.append(f"{one_line(person)}: {error}")
+    if wrong == len(people):
+        raise Failure("\n".join(lines))
+    return "\n".join(lines)
+
+
+def _publish(
+    agent: Agent, to: str, arguments: Arguments, performative: str, parent: str | None
+) -> Generator[Ask | Say, Any, dict[str, Any]]:
+    """Publish as the agent and return the outcome; a retry is the same publish, whatever was lost."""
+    about = agent.handled.about(parent)
+    if parent is not None and about.budget is None:  # a hook has shown it
+        shown = yield from _look_up(agent, parent)
+        if shown is not None:
+            agent.read(shown)
+            about = agent.handled.about(parent)
+    payload = {"performative": performative, **arguments.get("payload", {}), "content": arguments["content"]}
+    params = {"subject": to, "from": agent.subject, "payload": payload, "replyTo": agent.subject}
+    if about.conversation_id is not None:
+        payload.setdefault("conversationId", about.conversation_id)
+    is_answer = performative != "request" and to in about.answers_to
+    if parent is not None and about.budget is not None and not is_answer:
+        ancestors = [one for one in about.budget["ancestorChain"] if one != agent.subject]
+        params["budget"] = {**about.budget, "ancestorChain": ancestors}
+        payload.setdefault("conversationId", parent)
+    elif parent is not None:
+        params["parentId"] = parent
+        if about.correlation_id is not None:
+            payload.setdefault("correlationId", about.correlation_id)
+    question = Ask("publish", {**params, "dedupeId": os.urandom(16).hex()})
+    try:
+        result: dict[str, Any] = yield question
+    except Unreachable as error:
+        raise explain_unsent(error, question) from None
+    undelivered = explain_undelivered(result, to)
+    if undelivered is not None:
+        raise Failure(undelivered)
+    return result
+
+
+def _wait_for_answer(agent: Agent, asked: str, until: float) -> Generator[Ask | Say, Any, str | None]:
+    """Return the id of the first answer, or None if the time is over."""
+    params = {"subject": agent.subject, "after": asked, "answerTo": asked, "limit": 1}
+    while (left := until - agent.monotonic()) > 0:
+        piece = max(1, int(min(left, _WAIT_SECS) * 1000))
+        try:
+            ids = (yield Ask("inbox.wait", {**params, "timeoutMs": piece}, secs=left))["ids"]
+        except Unreachable:
+            return None
+        if ids:
+            return str(ids[0])
+    return None
+
+
+def _look_up(agent: Agent, wanted: str, after: str = "") -> Generator[Ask | Say, Any, dict[str, Any] | None]:
+    """Return a waiting message without taking it."""
+    while True:
+        params = {"subject": agent.subject, "after": after, "limit": _PAGE}
+        page: list[dict[str, Any]] = (yield Ask("inbox.peek", params))["messages"]
+        for envelope in page:
+            if envelope["id"] == wanted:
+                return envelope
+        if not page:
+            return None
+        after = page[-1]["id"]
+
+
+def _is_failure(envelope: dict[str, Any]) -> bool:
+    payload, sender = envelope.get("payload"), str(envelope.get("from"))
+    is_bus = sender == "relay.system.bus" or sender.startswith("relay.adapter.")
+    return is_bus and isinstance(payload, dict) and payload.get("performative") == "failure"
