@@ -1,6 +1,6 @@
-"""Two agents hand work to each other; the budget stops them when they would go on for ever.
+"""Two scripted agents on a real supervisor: a planner hands work to a coder, who asks back before it answers.
 
-Run: python examples/two_agents.py
+Each speaks by its own token, so neither can pass for the other. Run: python examples/two_agents.py
 """
 
 from __future__ import annotations
@@ -8,37 +8,49 @@ from __future__ import annotations
 import asyncio
 import tempfile
 
-from relay_core import BudgetConfig, Envelope, RelayConfig, RelayCore
+from relay_core import RelayClient
+from relay_core.tasks import Tasks
+from relay_supervisor.supervisor import Supervisor
 
-WRITER, REVIEWER = "relay.agent.writer", "relay.agent.reviewer"
+PLANNER, CODER = "relay.agent.planner", "relay.agent.coder"
+
+
+async def planner(client: RelayClient) -> None:
+    """Answer questions about the plan."""
+    async for envelope in client.subscribe(PLANNER):
+        print(f"planner is asked: {envelope.payload['content']}")
+        await client.publish(
+            envelope.reply_to or envelope.sender, {"content": "Python 3.11"}, sender=PLANNER, parent_id=envelope.id
+        )
+
+
+async def coder(client: RelayClient) -> None:
+    """Do what is asked, with a question first; each message is acknowledged when the loop asks for the next."""
+    async for envelope in client.subscribe(CODER):
+        print(f"coder is asked: {envelope.payload['content']}")
+        # Naming the parent makes it part of the conversation: it inherits what is left of the budget.
+        answer = await client.request(PLANNER, {"content": "which Python?"}, sender=CODER, parent_id=envelope.id)
+        done = {"content": f"done, for {answer.payload['content']}"}
+        await client.publish(envelope.reply_to or envelope.sender, done, sender=CODER, parent_id=envelope.id)
 
 
 async def main(data_dir: str) -> None:
-    config = RelayConfig(durability="os", budget=BudgetConfig(max_hops=4))
-    async with RelayCore(data_dir, config=config) as relay:
-        for subject in (WRITER, REVIEWER):
-            await relay.register_endpoint(subject)
+    async with Supervisor(data_dir) as supervisor, RelayClient(supervisor.socket, data_dir=data_dir) as operator:
+        tokens = {name: (await operator.add_agent(name)).token for name in (PLANNER, CODER)}
+        async with (
+            RelayClient(supervisor.socket, data_dir=data_dir, token=tokens[PLANNER]) as planning,
+            RelayClient(supervisor.socket, data_dir=data_dir, token=tokens[CODER]) as coding,
+        ):
+            agents = Tasks()
+            agents.start(planner(planning), name="planner")
+            agents.start(coder(coding), name="coder")
+            answer = await planning.request(CODER, {"content": "write the parser"}, sender=PLANNER)
+            print(f"planner hears from {answer.sender}: {answer.payload['content']}")
+            await agents.close()
 
-        async def write(envelope: Envelope) -> None:
-            await answer(WRITER, REVIEWER, envelope, "a new draft")
-
-        async def review(envelope: Envelope) -> None:
-            await answer(REVIEWER, WRITER, envelope, "please change it")
-
-        async def answer(me: str, other: str, envelope: Envelope, text: str) -> None:
-            print(f"{me} got {envelope.payload['content']!r}")
-            # Naming the parent makes the answer part of the conversation: it inherits what is left of the budget.
-            await relay.publish(other, {"content": text}, sender=me, parent_id=envelope.id)
-
-        await relay.subscribe(WRITER, write)
-        await relay.subscribe(REVIEWER, review)
-        first = await relay.publish(REVIEWER, {"content": "the first draft"}, sender=WRITER)
-        await relay.idle()
-
-        for letter in await relay.dead_letters():
-            print(f"stopped: {letter.reason}")
-        for span in await relay.conversation(first.message_id):
-            print(f"{span.sender} -> {span.target_subject}: {span.status}, {span.calls_after} calls left")
+        for span in await operator.conversation(answer.trace_id or answer.id):
+            to = "whoever asked" if span.target_subject.startswith("relay.reply.") else span.target_subject
+            print(f"{span.sender} -> {to}: {span.calls_after} calls left")
 
 
 if __name__ == "__main__":

@@ -2,17 +2,47 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
 import re
 import subprocess
 import sys
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
 
+from tests.supervisor.adapters.telegram.server import BotServer
+from tests.supervisor.daemon import READY_SECS, Daemon, a_daemon
+from tests.supervisor.inside import until
+
 ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
 
 SAYS = {
-    "two_agents.py": ["relay.agent.reviewer got 'the first draft'", "stopped: cycle detected: relay.agent.reviewer"],
+    "loop.py": [
+        "relay.agent.bob has answered",
+        "relay.agent.ann is stopped: budget_exceeded",
+        "$ relay dlq list",
+        "cycle detected: relay.agent.bob already in chain",
+        "$ relay trace",
+        "relay.agent.bob → relay.agent.ann",
+    ],
+    "two_agents.py": [
+        "coder is asked: write the parser",
+        "planner is asked: which Python?",
+        "planner hears from relay.agent.coder: done, for Python 3.11",
+        "relay.agent.coder -> whoever asked: 8 calls left",
+    ],
+    "worker_pool.py": [
+        "heard by 1 listener, though three have subscribed",
+        "ann has done the compiler\n",
+        "bob has done test ",
+        "cat has done test ",
+        "ann of builders did the compiler",
+    ],
     "worker.py": ["15 / 3 = 5.0", "dead letter: division by zero", "replayed with {'divide': 15, 'by': 1}"],
 }
 
@@ -25,9 +55,9 @@ def run(*arguments: str, cwd: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "examples").glob("*.py")))
+@pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.py")))
 def test_the_example_runs(name: str, tmp_path: Path) -> None:
-    printed = run(str(ROOT / "examples" / name), cwd=tmp_path)
+    printed = run(str(EXAMPLES / name), cwd=tmp_path)
     for words in SAYS[name]:
         assert words in printed
 
@@ -37,3 +67,66 @@ def test_the_readmes_program_runs(tmp_path: Path) -> None:
     (program,) = [one for one in programs if "RelayCore" in one]  # the other needs a supervisor: test_readme.py
     printed = run("-c", program, cwd=tmp_path)
     assert printed.splitlines() == ["relay.agent.ci: the tests are green", "relay.agent.backend done"]
+
+
+@pytest.fixture
+async def daemon(tmp_path: Path) -> AsyncIterator[Daemon]:
+    async with a_daemon(tmp_path) as daemon:
+        yield daemon
+
+
+async def start(name: str, *arguments: str, daemon: Daemon, **more: str) -> asyncio.subprocess.Process:
+    """Start a script as cron or a person would: by its name, with `relay` on the PATH."""
+    environment: Mapping[str, str] = {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "RELAY_SOCKET": str(daemon.socket),
+        "RELAY_DATA_DIR": str(daemon.data_dir),
+        **more,
+    }
+    return await asyncio.create_subprocess_exec(
+        str(EXAMPLES / name), *arguments, env=environment, stdout=PIPE, stderr=PIPE, start_new_session=True
+    )
+
+
+async def test_the_cron_job_tells_a_person_once_and_only_if_it_may(daemon: Daemon) -> None:
+    async with BotServer() as telegram, daemon.client() as operator:
+        await operator.add_agent("relay.agent.cron")
+        config = {"token": telegram.token, "apiBase": telegram.url, "allowUsers": [7], "pollTimeoutSecs": 1}
+        bound = {"chat": "relay.human.telegram.tg.7", "agent": "relay.agent.cron", "start": "both"}
+        adapters = {"adapters": [{"id": "tg", "type": "telegram", "config": config}], "bindings": [bound]}
+        (daemon.data_dir / "adapters.json").write_text(json.dumps(adapters))
+        await operator.call("adapters.reload")
+
+        async def notify(person: int, limit: int) -> tuple[int | None, str]:
+            script = await start("cron_notify.sh", f"relay.human.telegram.tg.{person}", "/", str(limit), daemon=daemon)
+            async with asyncio.timeout(READY_SECS):
+                _, complaint = await script.communicate()
+            return script.returncode, complaint.decode()
+
+        assert await notify(7, 101) == (0, "")
+        assert await notify(7, 0) == (0, "")
+        await telegram.wait_sent(1)
+        assert await notify(7, 0) == (0, "")
+        code, complaint = await notify(8, 0)
+        assert (code, "is not bound to relay.human.telegram.tg.8" in complaint) == (4, True)
+        assert [(one["chat_id"], "% full" in one["text"]) for one in telegram.sent] == [(7, True)]
+
+
+async def test_the_shell_agent_answers_and_acknowledges(daemon: Daemon) -> None:
+    async with daemon.client() as operator:
+        token = (await operator.add_agent("relay.agent.counter")).token
+        agent = await start("shell_agent.sh", daemon=daemon, RELAY_TOKEN=token)
+        try:
+            for text, counted in (("one two three", "3 words"), ("", "0 words")):
+                asked = {"content": text}
+                answer = await operator.request("relay.agent.counter", asked, sender="relay.me", timeout=READY_SECS)
+                assert (answer.sender, answer.payload) == ("relay.agent.counter", {"content": counted})
+
+            async def is_done() -> bool:
+                (row,) = [one for one in await operator.mailboxes() if one.subject == "relay.agent.counter"]
+                return (row.depth, row.claimed, row.failed) == (0, 0, 0)
+
+            await until(is_done)
+        finally:
+            os.killpg(agent.pid, 9)
+            await agent.communicate()

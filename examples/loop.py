@@ -1,0 +1,54 @@
+"""Two polite agents that thank each other for ever, the budget that stops them, and what the operator sees of it.
+
+Run: python examples/loop.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+from pathlib import Path
+
+from relay_core import RelayClient
+from relay_core.tasks import Tasks
+from relay_supervisor.supervisor import Supervisor
+
+ANN, BOB = "relay.agent.ann", "relay.agent.bob"
+
+
+async def thank(client: RelayClient, me: str) -> None:
+    """Answer everything: what a loop needs is no more than two of these."""
+    async with client.subscribe(me) as messages:
+        async for envelope in messages:
+            thanks = {"content": f"thank you for {envelope.payload['content']!r}"[:60]}
+            result = await client.publish(envelope.sender, thanks, sender=me, parent_id=envelope.id)
+            if not result.delivered_to:
+                print(f"{me} is stopped: {result.rejected[0].reason if result.rejected else 'nobody is there'}")
+                return
+            print(f"{me} has answered")
+
+
+async def operator_sees(data_dir: str, socket: Path, *command: str) -> None:
+    print(f"\n$ relay {' '.join(command)}", flush=True)
+    relay = [sys.executable, "-m", "relay_supervisor.cli", *command, "--data-dir", data_dir, "--socket", str(socket)]
+    shown = await asyncio.create_subprocess_exec(*relay)
+    await shown.wait()
+
+
+async def main(data_dir: str) -> None:
+    async with Supervisor(data_dir) as supervisor, RelayClient(supervisor.socket, data_dir=data_dir) as client:
+        for subject in (ANN, BOB):
+            await client.register_endpoint(subject)
+        agents = Tasks()
+        loops = [agents.start(thank(client, subject), name=subject) for subject in (ANN, BOB)]
+        first = await client.publish(BOB, {"content": "the report"}, sender=ANN)
+        await asyncio.wait([loop for loop in loops if loop is not None], return_when=asyncio.FIRST_COMPLETED)
+        await agents.close()
+        await operator_sees(data_dir, supervisor.socket, "dlq", "list")
+        await operator_sees(data_dir, supervisor.socket, "trace", first.message_id, "--conversation")
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as directory:
+        asyncio.run(main(directory))
