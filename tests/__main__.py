@@ -1,4 +1,4 @@
-"""The project's one test command: `python3 -m tests [--quick] [-- pytest arguments]`.
+"""The project's one test command: `python3 -m tests [--setup | --quick] [-- pytest arguments]`.
 
 1. Only the standard library is imported: on a fresh checkout nothing else is there yet.
 2. `.venv` is made from nothing, and made again only when pyproject.toml, Python or the checkout's place has
@@ -44,14 +44,20 @@ def main() -> None:
     if sys.version_info < (3, 11):  # noqa: UP036 - this is what says so
         sys.exit(f"Relay needs Python 3.11 or newer; this is {sys.version.split()[0]} ({sys.executable})")
     parser = argparse.ArgumentParser(prog="python3 -m tests", description="Set up .venv, then run every check.")
-    parser.add_argument("--quick", action="store_true", help="static checks, and no test marked slow")
+    parts = parser.add_mutually_exclusive_group()
+    parts.add_argument("--setup", action="store_true", help="set up .venv, and no more")
+    parts.add_argument("--quick", action="store_true", help="static checks, and no test marked slow")
     parser.add_argument("pytest", nargs="*", metavar="-- ARGUMENT", help="arguments for pytest")
     options = parser.parse_args()
 
     os.chdir(ROOT)
     for name in ("PYTHONHOME", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE"):
         os.environ.pop(name, None)
-    checks = STATIC_CHECKS | FIRST_CHECKS if set_up() else STATIC_CHECKS
+    is_new = set_up()
+    if options.setup:
+        say(f"{VENV} is ready")
+        return
+    checks = STATIC_CHECKS | FIRST_CHECKS if is_new else STATIC_CHECKS
     with ThreadPoolExecutor(max_workers=2) as pool:
         verdicts = dict(zip(checks, pool.map(passes, checks, checks.values()), strict=True))
     failed = [name for name, passed in verdicts.items() if not passed]

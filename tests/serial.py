@@ -32,6 +32,8 @@ TOGETHER = (
     "tests/supervisor/test_cli_help.py",
     "tests/supervisor/test_cli_messages.py",
     "tests/tui/test_demo.py",
+    "tests/test_installed.py",  # one wheel, here and below
+    "tests/test_packaging.py",
 )
 """Where the tests stand that share something: each line is one group; a test is of the first that fits."""
 
