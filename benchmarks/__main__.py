@@ -1,4 +1,7 @@
-"""``python -m benchmarks [names ...]``: one JSON line per result on stdout, narration on stderr."""
+"""``python -m benchmarks [names ...]``: one JSON line per result on stdout, narration on stderr.
+
+``python -m benchmarks compare`` is another command, which measures Relay against what people would use instead.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +14,25 @@ import sys
 from pathlib import Path
 
 from benchmarks.adapter_cases import ADAPTER_CASES
+from benchmarks.agent_cases import AGENT_CASES
 from benchmarks.cases import BUS_CASES
-from benchmarks.harness import Bench, Result
-from benchmarks.place import workplace
+from benchmarks.compare import command
+from benchmarks.harness import Bench, Result, positive
+from benchmarks.mcp_cases import MCP_CASES
+from benchmarks.place import file_system, workplace
 from benchmarks.search_cases import SEARCH_CASES
 from benchmarks.socket_cases import SOCKET_CASES
 from benchmarks.spark_cases import SPARK_CASES
 from benchmarks.tui_cases import TUI_CASES
 
-CASES = BUS_CASES | SOCKET_CASES | ADAPTER_CASES | SEARCH_CASES | TUI_CASES | SPARK_CASES
+CASES = BUS_CASES | SOCKET_CASES | ADAPTER_CASES | AGENT_CASES | MCP_CASES | SEARCH_CASES | TUI_CASES | SPARK_CASES
 
 
 def main() -> None:
-    """Run the chosen cases."""
+    """Run the chosen cases, or the comparison."""
+    if sys.argv[1:2] == ["compare"]:
+        command.main(sys.argv[2:])
+        return
     options = _options()
     if options.list:
         print("\n".join(CASES))
@@ -39,7 +48,7 @@ def main() -> None:
             new_loop=new_loop,
         )
         loop = "uvloop" if new_loop else "asyncio"
-        _say(f"Python {platform.python_version()}, {loop}, {os.cpu_count()} processors, {_file_system(root)}")
+        _say(f"Python {platform.python_version()}, {loop}, {os.cpu_count()} processors, {file_system(root)}")
         _say(f"{bench.rounds} rounds of {bench.messages} messages; {bench.stored} stored, {bench.endpoints} endpoints")
         if options.table:
             print("| case | metric | value | goal | spread | met |\n|---|---|---|---|---|---|")
@@ -51,12 +60,16 @@ def main() -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure the bus against bare loops.")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Measure the bus against bare loops.",
+        epilog="Another command: python -m benchmarks compare",
+    )
     parser.add_argument("names", nargs="*", metavar="NAME", help="cases to run (default: all)")
     parser.add_argument("--list", action="store_true", help="print the names of the cases")
     parser.add_argument("--quick", action="store_true", help="3 rounds of 300, a tenth stored: to see that it runs")
-    parser.add_argument("--rounds", type=_positive, help="rounds of each case (default: 7)")
-    parser.add_argument("--messages", type=_positive, help="messages of each measurement (default: 1500)")
+    parser.add_argument("--rounds", type=positive, help="rounds of each case (default: 7)")
+    parser.add_argument("--messages", type=positive, help="messages of each measurement (default: 1500)")
     parser.add_argument("--dir", type=Path, help="where to write (default: .benchmarks, in the current directory)")
     parser.add_argument("--loop-ext4", action="store_true", help="use a loop-mounted ext4 with a journal (as root)")
     parser.add_argument("--uvloop", action="store_true", help="use uvloop instead of asyncio's own loop")
@@ -67,21 +80,6 @@ def _options() -> argparse.Namespace:
     if unknown := [name for name in options.names if name not in CASES]:
         parser.error(f"no case {', '.join(unknown)}: choose from {', '.join(CASES)}")
     return options
-
-
-def _positive(text: str) -> int:
-    if (number := int(text)) < 1:
-        raise ValueError
-    return number
-
-
-def _file_system(path: Path) -> str:
-    """Say what kind of file system a directory is on."""
-    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
-    holding = [mount for mount in mounts if path.is_relative_to(mount[1])]
-    device, _, kind, *_ = max(holding, key=lambda mount: len(mount[1]))
-    journal = Path(f"/proc/fs/jbd2/{Path(device).name}-8").exists()
-    return f"{kind} with{'' if journal else 'out'} a journal" if kind == "ext4" else kind
 
 
 def _row(result: Result) -> str:

@@ -16,8 +16,10 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
+from typing import Literal
 
 from benchmarks.running import config
+from benchmarks.servers import memory_mb, server
 from relay_core.client import RelayClient
 from relay_core.errors import SupervisorUnavailable
 
@@ -39,27 +41,19 @@ class Daemon:
 
     def memory_mb(self) -> float:
         """Return the memory it holds."""
-        status = dict(line.split(":", 1) for line in Path(f"/proc/{self.pid}/status").read_text().splitlines())
-        return int(status["VmRSS"].split()[0]) / 1024
+        return memory_mb(self.pid)
 
 
 @asynccontextmanager
-async def supervisor(directory: Path) -> AsyncIterator[Daemon]:
+async def supervisor(directory: Path, durability: Literal["os", "fsync"] = "os") -> AsyncIterator[Daemon]:
     """Run a supervisor on a data directory, with every check made and none refusing."""
-    (directory / "config.json").write_text(config("os").model_dump_json(by_alias=True))
+    (directory / "config.json").write_text(config(durability).model_dump_json(by_alias=True))
     with TemporaryDirectory(prefix="relay-bench-") as place:
         socket = Path(place) / "relay.sock"
-        command = [sys.executable, "-m", "relay_supervisor", "run"]
         places = ["--data-dir", str(directory), "--socket", str(socket)]
-        process = subprocess.Popen(  # noqa: ASYNC220 - it takes a millisecond, and nothing else runs
-            [*command, *places], cwd=ROOT, stderr=subprocess.DEVNULL
-        )
-        try:
+        with server([sys.executable, "-m", "relay_supervisor", "run", *places], cwd=ROOT) as process:
             await _ready(socket, process)
             yield Daemon(socket, process.pid)
-        finally:
-            process.terminate()
-            process.wait()
 
 
 async def _ready(socket: Path, process: subprocess.Popen[bytes]) -> None:

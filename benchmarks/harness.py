@@ -114,6 +114,17 @@ class Bench:
         return rounds
 
 
+def positive(text: str) -> int:
+    """Read a count from the command line.
+
+    Raises:
+        ValueError: if it is none.
+    """
+    if (number := int(text)) < 1:
+        raise ValueError
+    return number
+
+
 def _short(value: Any) -> Any:
     if isinstance(value, list):
         return [_short(one) for one in value]

@@ -39,6 +39,15 @@ def workplace(parent: Path | None, *, loop_ext4: bool) -> Iterator[Path]:
                 parent.rmdir()
 
 
+def file_system(path: Path) -> str:
+    """Say what kind of file system a directory is on."""
+    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    holding = [mount for mount in mounts if path.is_relative_to(mount[1])]
+    device, _, kind, *_ = max(holding, key=lambda mount: len(mount[1]))
+    journal = Path(f"/proc/fs/jbd2/{Path(device).name}-8").exists()
+    return f"{kind} with{'' if journal else 'out'} a journal" if kind == "ext4" else kind
+
+
 @contextmanager
 def _loop_mounted(directory: Path) -> Iterator[Path]:
     image, mounted = directory / "ext4.img", directory / "mounted"

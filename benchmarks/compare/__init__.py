@@ -1,0 +1,41 @@
+"""Relay against what people would use instead, in one run on the reader's machine: ``python -m benchmarks compare``.
+
+`programme.py` is who takes part and what is measured, `contestant.py` what each must be able to do, `worker.py` how it
+is measured, `runner.py` how the rounds are interleaved.
+
+**Two classes.** A figure stands beside others that promise the same. *Power*: a message is synced to the disk before it
+is acknowledged, and a sync may serve several. *Kill*: it is given to the kernel. The syncs of 500 messages one by one,
+and of 500 with 64 in flight, less those of starting (``strace -f -c -e trace=fsync,fdatasync``, 2026-11-16):
+
+=====================  ============  =============  ===============================================================
+contestant             power         kill
+=====================  ============  =============  ===============================================================
+the floor              1000, 1000    0, 0           file and directory
+Relay                  500, 11       0, 0           through the socket 500, 20
+NATS JetStream         502, 502      0, 0           a stream never syncs once for several messages
+Redis streams          500, 32       0, 0           once a turn of its loop, which reads some 16 messages
+``mailbox.Maildir``    1000, 1000    500, 500       `add` always syncs the file; the directory's sync is ours
+persist-queue, SQLite  513, 513      513, 513       has no setting for it
+persist-queue, files   5, 5          5, 5           not in the first class
+=====================  ============  =============  ===============================================================
+
+After kill -9 in the second class, JetStream had all of 500 acknowledged messages, Redis all of 5,000.
+
+**What is equal.** The payload, encoded for each message; how many are under way; the disk; one process that publishes
+and reads, while a server has another; each client's own way of having many under way, the faster where there are two.
+
+**What is not equal, and in whose favour.**
+
+1. A library needs no hop to another process. So libraries are set against Relay as one, servers against its socket.
+2. JetStream goes over TCP on the loopback, since it has no Unix sockets; Redis and Relay over a Unix socket.
+3. JetStream and Redis store a message of a fan-out once, with a place in the stream for each reader, and keep it when
+   all have read it. Relay stores it for each endpoint, so that each can fail, be retried and be replayed alone, and
+   removes it.
+4. Redis and persist-queue's SQLite sync what a reader acknowledges (counted: 2 and 3 syncs a message, from publishing
+   to acknowledging). Relay and JetStream do not (1): after the loss of power they may bring a handled message again.
+5. A publish to Relay also checks access, rate, budget and pressure, and is indexed and traced; through its socket it
+   can be repeated without harm. The others store bytes.
+6. The servers are written in Go and C. All clients are in Python, with asyncio. (redis-py's blocking client was half as
+   fast again, one by one.)
+7. The memory of a library is the whole Python process that uses it, with the benchmark in it.
+"""

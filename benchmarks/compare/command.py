@@ -1,0 +1,91 @@
+"""``python -m benchmarks compare [names ...]``: tables on stdout (or JSON lines), narration on stderr."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import signal
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+
+from benchmarks.compare.programme import CLASSES, CONTESTANTS, entry
+from benchmarks.compare.results import results
+from benchmarks.compare.runner import run
+from benchmarks.compare.table import table
+from benchmarks.compare.worker import RATE
+from benchmarks.harness import positive
+from benchmarks.place import file_system, workplace
+
+
+def main(arguments: list[str]) -> None:
+    """Compare whoever is installed, in both classes."""
+    options = _options(arguments)
+    signal.signal(signal.SIGTERM, _end)
+    try:
+        _compare(options)
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+
+
+def _compare(options: argparse.Namespace) -> None:
+    rounds = options.rounds or (2 if options.quick else 5)
+    messages = options.messages or (100 if options.quick else 500)
+    names = [name for name in CONTESTANTS if not options.names or name in options.names]
+    missing = {name: why for name in names if (why := entry(name).missing())}
+    left_out = [f"Left out: {entry(name).title} is not installed ({why})." for name, why in missing.items()]
+    there = [name for name in names if name not in missing]
+    with workplace(options.dir, loop_ext4=options.loop_ext4) as root:
+        machine = f"{os.cpu_count()} × {_processor()}, {file_system(root)}, Linux {platform.release()}"
+        about = [
+            f"{datetime.now(UTC):%Y-%m-%d}, {machine}, Python {platform.python_version()}.",
+            f"{rounds} rounds of {messages} messages of 1 KB: medians, and the lowest and highest in brackets.",
+            f"Latency at {RATE} messages a second. The memory of a library is its whole Python process.",
+            "; ".join(f"{entry(name).title}: {entry(name).version()}" for name in there) + ".",
+            *left_out,
+        ]
+        print(*about, sep="\n", end="\n\n", file=sys.stderr if options.json else sys.stdout, flush=True)
+        for durability in CLASSES:
+            able = [name for name in there if durability not in entry(name).out_of_class]
+            found = results(durability, run(able, durability, root, rounds, messages, _say))
+            if options.json:
+                print(*(json.dumps(one.line()) for one in found), sep="\n", flush=True)
+            else:
+                print(table(durability, there, found), flush=True)
+        _say("cleaning up")
+
+
+def _options(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks compare", description="Measure Relay against what you would use instead."
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(CONTESTANTS)} (default: all)")
+    parser.add_argument("--quick", action="store_true", help="2 rounds of 100: to see that it runs")
+    parser.add_argument("--rounds", type=positive, help="rounds of each measurement (default: 5)")
+    parser.add_argument("--messages", type=positive, help="messages of each measurement (default: 500)")
+    parser.add_argument("--dir", type=Path, help="where to write (default: .benchmarks, in the current directory)")
+    parser.add_argument("--loop-ext4", action="store_true", help="use a loop-mounted ext4 with a journal (as root)")
+    parser.add_argument("--json", action="store_true", help="print JSON lines instead of tables")
+    options = parser.parse_args(arguments)
+    if unknown := [name for name in options.names if name not in CONTESTANTS]:
+        parser.error(f"no contestant {', '.join(unknown)}: choose from {', '.join(CONTESTANTS)}")
+    return options
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    """End as by Ctrl-C: what was started is ended, what was written is removed."""
+    raise SystemExit(128 + number)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,91 @@
+"""What is compared: the little that every contestant can be asked to do.
+
+A subject is a place for messages: an endpoint, a stream, a mailbox, a queue. Every measurement has one of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol, runtime_checkable
+
+Durability = Literal["power", "kill"]
+"""What an acknowledged message survives: the loss of power (synced to the disk), or kill -9 (given to the kernel)."""
+Task = Literal["one_by_one", "in_flight", "fan_out", "latency", "memory"]
+
+PAYLOAD = {"content": "x" * 1000}
+IN_FLIGHT = 64
+READERS = 10
+
+
+class Contestant(Protocol):
+    """A way of keeping messages, ready to be measured."""
+
+    pid: int
+    """The process whose memory counts: the server, or the one that holds the library."""
+
+    async def make(self, subject: str) -> None:
+        """Make a place where messages stay, since nobody reads them."""
+
+    async def publish(self, subject: str, count: int) -> None:
+        """Publish one after the other, each when the one before is safe."""
+
+    async def burst(self, subject: str, count: int) -> None:
+        """Publish with 64 under way at any time, until all are safe."""
+
+
+@runtime_checkable
+class Listening(Contestant, Protocol):
+    """One that also brings messages to those who read them."""
+
+    def listen(self, subject: str, readers: int, handled: Callable[[], None]) -> AbstractAsyncContextManager[None]:
+        """Make a place whose every message each of so many readers handles and acknowledges."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A contestant as the programme knows it, before it is started."""
+
+    title: str
+    kind: Literal["library", "server"]
+    open: Callable[[Path, Durability], AbstractAsyncContextManager[Contestant]]
+    version: Callable[[], str]
+    missing: Callable[[], str | None] = lambda: None
+    """Say what to install, if something is not there."""
+    remarks: Mapping[Durability, str] = field(default_factory=dict)
+    cannot: Mapping[Task, str] = field(default_factory=dict)
+    out_of_class: Mapping[Durability, str] = field(default_factory=dict)
+    """Why it has no figures at all in a class."""
+
+
+async def in_tasks(publish: Callable[[], Awaitable[object]], count: int) -> None:
+    """Publish from 64 tasks."""
+    work = iter(range(count))
+
+    async def publisher() -> None:
+        for _ in work:
+            await publish()
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(IN_FLIGHT):
+            group.create_task(publisher())
+
+
+async def in_threads(publish: Callable[[], object], count: int) -> None:
+    """Publish from 64 threads, where a call waits."""
+    await asyncio.to_thread(_in_threads, publish, count)
+
+
+def _in_threads(publish: Callable[[], object], count: int) -> None:
+    def publisher(work: Iterator[int]) -> None:
+        for _ in work:
+            publish()
+
+    work = iter(range(count))
+    with ThreadPoolExecutor(IN_FLIGHT) as threads:
+        for done in [threads.submit(publisher, work) for _ in range(IN_FLIGHT)]:
+            done.result()

@@ -1,0 +1,57 @@
+"""Who takes part, and what is measured.
+
+A contestant's module is imported where it is needed, so that a worker holds no other's memory.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Literal, NamedTuple
+
+from benchmarks.compare.contestant import Durability, Entry, Task
+
+CONTESTANTS = {
+    "floor": "benchmarks.compare.bare",
+    "relay": "benchmarks.compare.relay",
+    "relay-socket": "benchmarks.compare.relay",
+    "nats": "benchmarks.compare.jetstream",
+    "redis": "benchmarks.compare.redis_streams",
+    "mailbox": "benchmarks.compare.stdlib_maildir",
+    "persist-queue": "benchmarks.compare.persist_queue",
+    "persist-queue-files": "benchmarks.compare.persist_queue",
+}
+"""Where each is, in the order of a round."""
+
+CLASSES: dict[Durability, str] = {
+    "power": "An acknowledged message survives the loss of power",
+    "kill": "An acknowledged message survives kill -9",
+}
+
+
+class Metric(NamedTuple):
+    """A column of the table."""
+
+    title: str
+    unit: str
+    better: Literal["more", "less"]
+    task: Task
+    """What measures it."""
+
+
+METRICS = {
+    "publish_1": Metric("one by one, /s", "1/s", "more", "one_by_one"),
+    "publish_64": Metric("64 in flight, /s", "1/s", "more", "in_flight"),
+    "fan_out_10": Metric("fan-out to 10, deliveries/s", "1/s", "more", "fan_out"),
+    "latency_p50": Metric("publish → handler p50, ms", "ms", "less", "latency"),
+    "latency_p99": Metric("p99, ms", "ms", "less", "latency"),
+    "memory_idle": Metric("memory idle, MB", "MB", "less", "memory"),
+    "memory_after": Metric("after the run, MB", "MB", "less", "memory"),
+}
+ROUNDS: tuple[Task, ...] = ("one_by_one", "in_flight", "fan_out", "latency")
+"""What is measured in rounds, what removes messages last: that slows the making of files down, see harness.py."""
+
+
+def entry(name: str) -> Entry:
+    """Return a contestant by name."""
+    entries: dict[str, Entry] = import_module(CONTESTANTS[name]).ENTRIES
+    return entries[name]

@@ -1,0 +1,140 @@
+"""Redis streams: a real redis-server with its append-only file, over a Unix socket, and redis-py's asyncio client.
+
+1. XADD, awaited each time; 64 in flight are a pipeline of 64, which is how its users publish many.
+2. Readers are a consumer group and a connection each: XREADGROUP that blocks, then one XACK for all that it returned.
+3. `appendfsync` is `always` (one sync for all that arrived in a turn of the server's loop) or `everysec`, its default.
+   While a sync of `everysec` is under way Redis may put off a write, though it has acknowledged the message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from benchmarks.compare.contestant import IN_FLIGHT, PAYLOAD, Contestant, Durability, Entry
+from benchmarks.servers import server
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+_READY_SECS = 20.0
+_BLOCK_MS = 5000
+_SYNC: dict[Durability, str] = {"power": "always", "kill": "everysec"}
+
+
+class RedisStreams:
+    """A server with streams."""
+
+    def __init__(self, client: Redis, socket: Path, pid: int) -> None:
+        self.pid = pid
+        self._client = client
+        self._socket = socket
+
+    async def make(self, subject: str) -> None:
+        """Do nothing: the first message makes the stream."""
+
+    async def publish(self, subject: str, count: int) -> None:
+        """Add, and wait for the answer, each time."""
+        for _ in range(count):
+            await self._client.xadd(subject, _fields())
+
+    async def burst(self, subject: str, count: int) -> None:
+        """Add with pipelines."""
+        for begin in range(0, count, IN_FLIGHT):
+            pipeline = self._client.pipeline(transaction=False)
+            for _ in range(min(IN_FLIGHT, count - begin)):
+                pipeline.xadd(subject, _fields())
+            await pipeline.execute()
+
+    @asynccontextmanager
+    async def listen(self, subject: str, readers: int, handled: Callable[[], None]) -> AsyncIterator[None]:
+        """Make a group for each reader."""
+
+        async def read(client: Redis, group: str) -> None:
+            while True:
+                found = await client.xreadgroup(group, "reader", {subject: ">"}, count=IN_FLIGHT, block=_BLOCK_MS)
+                for _, messages in found:
+                    for _ in messages:
+                        handled()
+                    await client.xack(subject, group, *[message_id for message_id, _ in messages])
+
+        async with AsyncExitStack() as stack:
+            clients = [await stack.enter_async_context(_client(self._socket)) for _ in range(readers)]
+            for n in range(readers):
+                await self._client.xgroup_create(subject, f"group-{n}", id="0", mkstream=True)
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(read(client, f"group-{n}")) for n, client in enumerate(clients)]
+                yield
+                for task in tasks:
+                    task.cancel()
+
+
+@asynccontextmanager
+async def _open(directory: Path, durability: Durability) -> AsyncIterator[Contestant]:
+    with TemporaryDirectory(prefix="relay-bench-") as place:
+        socket = Path(place) / "redis.sock"
+        where = ["--port", "0", "--unixsocket", str(socket), "--dir", str(directory)]
+        safe = ["--appendonly", "yes", "--appendfsync", _SYNC[durability], "--save", ""]
+        with server(["redis-server", *where, *safe]) as process:
+            async with _client(socket) as client:
+                await _ready(client, process)
+                yield RedisStreams(client, socket, process.pid)
+
+
+def _client(socket: Path) -> Redis:
+    from redis.asyncio import Redis
+
+    return Redis(unix_socket_path=str(socket), protocol=2, socket_timeout=None)
+
+
+async def _ready(client: Redis, process: subprocess.Popen[bytes]) -> None:
+    from redis.exceptions import ConnectionError
+
+    async with asyncio.timeout(_READY_SECS):
+        while True:
+            with suppress(ConnectionError):
+                await client.ping()
+                return
+            if process.poll() is not None:
+                raise RuntimeError(f"redis-server ended with {process.returncode}")
+            await asyncio.sleep(0.02)
+
+
+def _fields() -> dict[str, str]:
+    return {"payload": json.dumps(PAYLOAD)}
+
+
+def _version() -> str:
+    said = subprocess.run(["redis-server", "--version"], check=True, capture_output=True, text=True).stdout
+    return f"redis-server {said.partition('v=')[2].split()[0]}, redis-py {version('redis')}"
+
+
+def _missing() -> str | None:
+    if shutil.which("redis-server") is None:
+        return "install the program redis-server"
+    return None if find_spec("redis") else "pip install redis"
+
+
+ENTRIES = {
+    "redis": Entry(
+        "Redis streams",
+        "server",
+        _open,
+        _version,
+        _missing,
+        remarks={
+            "power": "`appendfsync always`; 64 in flight are pipelines of 64, which share a sync. Acknowledgements by "
+            "readers are synced as well.",
+            "kill": "`appendfsync everysec`, the default; 64 in flight are pipelines of 64.",
+        },
+    )
+}
