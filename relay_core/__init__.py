@@ -10,9 +10,11 @@ need of the bus itself.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # a type checker goes by the name; `typing` would cost the programs that need none of this 9 ms
 if TYPE_CHECKING:
+    from typing import Any
+
     from relay_core.access import AccessRule
     from relay_core.adapter import Adapter, AdapterContext, AdapterStatus, DeliveryContext, DeliveryResult
     from relay_core.backpressure import check_backpressure

@@ -7,7 +7,8 @@ as paths, for everyone else.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+
+from relay_core import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,3 +4,8 @@ Every session of an agent starts the one and every prompt the other, so they imp
 it only what is light: no asyncio, no pydantic, no orjson, no typer (an import contract and a test hold this). Start at
 `mcp.py`; `line.py` is the connection to the supervisor.
 """
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+"""True to type checkers, which go by the name: `typing` alone takes a third of the time that there is."""

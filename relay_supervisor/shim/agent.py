@@ -9,12 +9,18 @@ A tool is a generator that yields what it waits for, and returns what to tell th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from typing import Any
-
+from relay_supervisor.shim import TYPE_CHECKING
 from relay_supervisor.shim.handled import Handled, Seen, Unknown
 from relay_supervisor.shim.refusals import Failure
-from relay_supervisor.shim.upstream import Ask
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from typing import Any
+
+    from relay_supervisor.shim.upstream import Ask
+
+    Steps = Generator[Ask | "Say", Any, str]
+    Arguments = dict[str, Any]
 
 
 class Say:
@@ -23,10 +29,6 @@ class Say:
     def __init__(self, text: str, *, is_error: bool = False) -> None:
         self.text = text
         self.is_error = is_error
-
-
-Steps = Generator[Ask | Say, Any, str]
-Arguments = dict[str, Any]
 
 
 class Agent:

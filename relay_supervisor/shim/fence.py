@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any
+
+from relay_supervisor.shim import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any
 
 MAX_TEXT = 20_000
 ROOM = 40_000

@@ -16,10 +16,11 @@ so:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from relay_supervisor.shim import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from typing import Any
 
 AFTERWARDS_MS = 5 * 60 * 1000
 _MAX_SEEN = 1000
@@ -30,15 +31,22 @@ class Unknown(Exception):
     """A parent was named that this session has not seen."""
 
 
-class Seen(NamedTuple):
+class Seen:
     """What is remembered of a message that the model has seen."""
 
-    correlation_id: str | None = None
-    conversation_id: str | None = None
-    budget: dict[str, Any] | None = None
-    """What it had left when it came; None if nobody has told."""
-    answers_to: tuple[str, ...] = ()
-    """Where an answer to it goes."""
+    def __init__(
+        self,
+        correlation_id: str | None = None,
+        conversation_id: str | None = None,
+        budget: dict[str, Any] | None = None,
+        answers_to: tuple[str, ...] = (),
+    ) -> None:
+        self.correlation_id = correlation_id
+        self.conversation_id = conversation_id
+        self.budget = budget
+        """What it had left when it came; None if nobody has told."""
+        self.answers_to = answers_to
+        """Where an answer to it goes."""
 
 
 class Handled:

@@ -23,13 +23,16 @@ import os
 import select
 import sys
 import time
-from typing import Any
 
+from relay_supervisor.shim import TYPE_CHECKING
 from relay_supervisor.shim.fence import payload_text
 from relay_supervisor.shim.hook_shapes import EVENTS, PROMPT, START, STOP, Event, Unusable, answer, read_event
 from relay_supervisor.shim.line import Address, Line, Refused, Unreachable, find_token
 from relay_supervisor.shim.push import HEADING, MOST_CHARS, compose
 from relay_supervisor.shim.shown import Shown
+
+if TYPE_CHECKING:
+    from typing import Any
 
 LIMIT_SECS = 2.0
 """How long everything together may take."""

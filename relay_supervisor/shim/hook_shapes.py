@@ -9,7 +9,11 @@
 from __future__ import annotations
 
 import json
-from typing import Any, NamedTuple
+
+from relay_supervisor.shim import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Any
 
 START, PROMPT, STOP = "start", "prompt", "stop"
 
@@ -34,21 +38,22 @@ class Unusable(Exception):
     """What the agent says cannot be used; the text says why."""
 
 
-class Event(NamedTuple):
+class Event:
     """Something that happens in an agent's session."""
 
-    kind: str
-    """`start`, `prompt` or `stop`."""
-    name: str
-    """What the agent calls it; empty if it has no word for it."""
-    shape: str
-    """Whose shape an answer must have."""
-    session: str
-    """The session's id; empty if the agent names none."""
-    prompt: str
-    """What was typed, at a prompt."""
-    over: bool
-    """Whether somebody has broken it off: then the agent is not sent on."""
+    def __init__(self, kind: str, name: str, shape: str, session: str, prompt: str, over: bool) -> None:
+        self.kind = kind
+        """`start`, `prompt` or `stop`."""
+        self.name = name
+        """What the agent calls it; empty if it has no word for it."""
+        self.shape = shape
+        """Whose shape an answer must have."""
+        self.session = session
+        """The session's id; empty if the agent names none."""
+        self.prompt = prompt
+        """What was typed, at a prompt."""
+        self.over = over
+        """Whether somebody has broken it off: then the agent is not sent on."""
 
     @property
     def takes_text(self) -> bool:

@@ -6,20 +6,23 @@
    answered has an unknown outcome.
 3. What the supervisor refuses is `Refused`, with its code and its words.
 4. An agent speaks by its token, which is its own: `find_token` never falls back to the operator.
+
+`_socket` is the C half of `socket`. The other half makes enumerations of all constants first, which takes 6 ms.
 """
 
 from __future__ import annotations
 
+import _socket
 import json
 import os
-import socket
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
 
 from relay_core.places import agent_token_name, data_name, socket_name
+from relay_supervisor.shim import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Any
 
 MAX_FRAME = 4 * 1024 * 1024
 PROTOCOL_VERSION = 1
@@ -41,11 +44,12 @@ class Refused(Exception):
         self.data = data
 
 
-class Address(NamedTuple):
+class Address:
     """Where the supervisor is."""
 
-    data_dir: str
-    socket: str
+    def __init__(self, data_dir: str, socket: str) -> None:
+        self.data_dir = data_dir
+        self.socket = socket
 
     @classmethod
     def find(cls, data_dir: str | None = None, socket: str | None = None) -> Address:
@@ -75,7 +79,7 @@ def find_token(address: Address, subject: str, given: str | None = None) -> str:
 class Line:
     """One connection, until it is lost."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: _socket.socket) -> None:
         self._socket = sock
         self._begun = b""
         self._out = b""
@@ -90,7 +94,7 @@ class Line:
         Raises:
             Unreachable: if nobody answers there.
         """
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
         try:
             sock.settimeout(timeout)
             sock.connect(address.socket)

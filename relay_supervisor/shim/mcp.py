@@ -13,10 +13,13 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from typing import Any
 
+from relay_supervisor.shim import TYPE_CHECKING
 from relay_supervisor.shim.line import Address, Unreachable, find_token
 from relay_supervisor.shim.session import Session
+
+if TYPE_CHECKING:
+    from typing import Any
 
 USAGE = "relay mcp --as SUBJECT [--data-dir DIR] [--socket PATH] [--token TOKEN]"
 _OPTIONS = ("--as", "--data-dir", "--socket", "--token")

@@ -14,10 +14,33 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Protocol
 
 from relay_core import __version__
+from relay_supervisor.shim import TYPE_CHECKING
 from relay_supervisor.shim.tools import TOOLS, is_tool
+
+if TYPE_CHECKING:
+    from typing import Any, Protocol
+
+    class Host(Protocol):
+        """Who writes frames out and carries tools out."""
+
+        def write(self, frame: dict[str, Any]) -> None:
+            """Send a frame to the client."""
+            ...
+
+        def call(self, id: Id, name: str, arguments: Any, progress_token: Id | None) -> None:
+            """Begin to carry a tool out."""
+            ...
+
+        def cancel(self, id: Id) -> None:
+            """Give a call up, if it is under way."""
+            ...
+
+        def is_under_way(self, id: Id) -> bool:
+            """Tell whether a call with this id is under way."""
+            ...
+
 
 HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 MODERN_VERSIONS = ("2026-07-28",)
@@ -43,26 +66,6 @@ _CACHED = {"ttlMs": 3_600_000, "cacheScope": "public"}
 """The tools are the same for everybody, and for as long as this process lives."""
 
 Id = int | str
-
-
-class Host(Protocol):
-    """Who writes frames out and carries tools out."""
-
-    def write(self, frame: dict[str, Any]) -> None:
-        """Send a frame to the client."""
-        ...
-
-    def call(self, id: Id, name: str, arguments: Any, progress_token: Id | None) -> None:
-        """Begin to carry a tool out."""
-        ...
-
-    def cancel(self, id: Id) -> None:
-        """Give a call up, if it is under way."""
-        ...
-
-    def is_under_way(self, id: Id) -> bool:
-        """Tell whether a call with this id is under way."""
-        ...
 
 
 class _Wrong(Exception):

@@ -8,9 +8,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from relay_supervisor.shim import TYPE_CHECKING, fence
 
-from relay_supervisor.shim import fence
+if TYPE_CHECKING:
+    from typing import Any
 
 HEADING = "[Relay] Unread mail for "
 MOST_CHARS = 10_000

@@ -8,14 +8,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Any
-
-from relay_supervisor.shim.agent import Agent, Arguments, Say, Steps
+from relay_supervisor.shim import TYPE_CHECKING
+from relay_supervisor.shim.agent import Say
 from relay_supervisor.shim.fence import one_line, show_messages
 from relay_supervisor.shim.line import Refused
 from relay_supervisor.shim.refusals import Failure
 from relay_supervisor.shim.upstream import Ask
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from typing import Any
+
+    from relay_supervisor.shim.agent import Agent, Arguments, Steps
 
 _USUAL_LIMIT = 10
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+from relay_supervisor.shim import TYPE_CHECKING
 from relay_supervisor.shim.fence import one_line
 from relay_supervisor.shim.line import Refused, Unreachable
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from relay_supervisor.shim.upstream import Ask
 
 NOBODY = "nobody has the subject {to}. relay_list shows who is there."

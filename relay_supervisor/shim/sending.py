@@ -12,15 +12,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
-from typing import Any
 
-from relay_supervisor.shim.agent import Agent, Arguments, Say, Steps
+from relay_supervisor.shim import TYPE_CHECKING
+from relay_supervisor.shim.agent import Say
 from relay_supervisor.shim.fence import Fence, is_cut, one_line, show_message
 from relay_supervisor.shim.line import Refused, Unreachable
 from relay_supervisor.shim.refusals import Failure, describe_delivery, explain_undelivered, explain_unsent
 from relay_supervisor.shim.tools import USUAL_WAIT_SECS
 from relay_supervisor.shim.upstream import Ask
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from typing import Any
+
+    from relay_supervisor.shim.agent import Agent, Arguments, Steps
 
 _PAGE = 50
 _WAIT_SECS = 5.0

@@ -15,9 +15,9 @@ import json
 import os
 import select
 from collections import deque
-from typing import TYPE_CHECKING, Any
 
-from relay_supervisor.shim.agent import Agent, Say, Steps
+from relay_supervisor.shim import TYPE_CHECKING
+from relay_supervisor.shim.agent import Agent, Say
 from relay_supervisor.shim.line import MAX_FRAME
 from relay_supervisor.shim.mcp_protocol import INVALID_REQUEST, Id, Mcp
 from relay_supervisor.shim.reading import ack, inbox, list_all
@@ -28,7 +28,9 @@ from relay_supervisor.shim.upstream import Ask, Upstream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
+    from relay_supervisor.shim.agent import Steps
     from relay_supervisor.shim.line import Address
 
 MAX_CALLS = 32

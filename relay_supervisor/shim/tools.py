@@ -8,7 +8,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from relay_supervisor.shim import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Any
+
 
 MAX_CONTENT = 1_000_000
 MAX_IDS = 100

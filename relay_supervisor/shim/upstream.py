@@ -12,12 +12,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+from relay_supervisor.shim import TYPE_CHECKING
 from relay_supervisor.shim.line import Line, Refused, Unreachable, find_token, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     from relay_supervisor.shim.line import Address
 
@@ -46,8 +46,9 @@ class Ask:
         """What to do with an answer that nobody waits for any more."""
 
 
-Answer = tuple[Ask, Any, Exception | None]
-"""A question, and what it came to: one of the two."""
+if TYPE_CHECKING:
+    Answer = tuple[Ask, Any, Exception | None]
+    """A question, and what it came to: one of the two."""
 
 
 class Upstream:

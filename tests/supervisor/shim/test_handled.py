@@ -99,8 +99,8 @@ def test_the_answer_to_a_question_is_seen_and_not_handled(handled: Handled) -> N
 def test_it_remembers_to_which_exchange_a_message_belongs(handled: Handled) -> None:
     handled.read("m1", Seen("c1", "k1"))
     handled.read("m1")
-    assert handled.about("m1") == Seen("c1", "k1")
-    assert handled.about(None) == Seen()
+    assert (handled.about("m1").correlation_id, handled.about("m1").conversation_id) == ("c1", "k1")
+    assert handled.about(None).correlation_id is None
 
 
 def test_it_remembers_no_more_than_it_must(handled: Handled) -> None:

@@ -20,7 +20,19 @@ from tests.supervisor.cli_runner import Relay, a_relay, until
 from tests.supervisor.daemon import UNLIMITED, Daemon, a_daemon
 from tests.supervisor.shim.clients import PATIENCE_SECS, A, B, Lines, lines
 
-HEAVY = {"asyncio", "dataclasses", "orjson", "pathlib", "pydantic", "re", "subprocess", "threading", "typer"}
+HEAVY = {
+    "asyncio",
+    "dataclasses",
+    "orjson",
+    "pathlib",
+    "pydantic",
+    "re",
+    "socket",
+    "subprocess",
+    "threading",
+    "typer",
+    "typing",
+}
 KNOWN = {"re"}
 """Of these, what the standard library's json brings."""
 
@@ -88,6 +100,7 @@ def test_it_imports_nothing_heavy(daemon: Daemon) -> None:
     program = f"""
 import json, os, sys
 sys.argv = ["relay", "mcp", "--as", {A!r}, "--data-dir", {str(daemon.data_dir)!r}, "--socket", {str(daemon.socket)!r}]
+os._exit = sys.exit  # it ends at once, and could not be asked any more
 from relay_supervisor.cli import main
 try:
     main()
