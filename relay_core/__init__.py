@@ -13,8 +13,6 @@ from importlib import import_module
 
 TYPE_CHECKING = False  # a type checker goes by the name; `typing` would cost the programs that need none of this 9 ms
 if TYPE_CHECKING:
-    from typing import Any
-
     from relay_core.access import AccessRule
     from relay_core.adapter import Adapter, AdapterContext, AdapterStatus, DeliveryContext, DeliveryResult
     from relay_core.backpressure import check_backpressure
@@ -201,7 +199,7 @@ _HOME = {
 """Which module each name comes from; a test holds it to `__all__` and to the imports above."""
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = globals()[name] = getattr(import_module(f"relay_core.{_HOME[name]}"), name)
