@@ -17,6 +17,7 @@ from benchmarks.adapter_cases import ADAPTER_CASES
 from benchmarks.agent_cases import AGENT_CASES
 from benchmarks.cases import BUS_CASES
 from benchmarks.compare import command
+from benchmarks.first_run_cases import FIRST_RUN_CASES
 from benchmarks.harness import Bench, Result, positive
 from benchmarks.mcp_cases import MCP_CASES
 from benchmarks.place import file_system, workplace
@@ -25,7 +26,8 @@ from benchmarks.socket_cases import SOCKET_CASES
 from benchmarks.spark_cases import SPARK_CASES
 from benchmarks.tui_cases import TUI_CASES
 
-CASES = BUS_CASES | SOCKET_CASES | ADAPTER_CASES | AGENT_CASES | MCP_CASES | SEARCH_CASES | TUI_CASES | SPARK_CASES
+CASES = BUS_CASES | SOCKET_CASES | ADAPTER_CASES | AGENT_CASES | MCP_CASES
+CASES |= SEARCH_CASES | TUI_CASES | SPARK_CASES | FIRST_RUN_CASES
 
 
 def main() -> None:

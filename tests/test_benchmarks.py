@@ -47,6 +47,7 @@ def test_every_goal_is_a_case() -> None:
         *("search_dead_letters", "search_traces"),
         *("tui_keys", "tui_cpu", "tui_output", "tui_start", "tui_dead_letters", "tui_lag"),
         *("spark_start", "spark_night", "spark_day"),
+        "first_run",
     ]
 
 

@@ -146,7 +146,9 @@ async def test_server(bench: Bench) -> None:
         "operator": True,
     }
     assert await bench.refusal("server.hello", protocol=0) == ("ProtocolError", "unsupported_protocol")
-    assert await bench.refusal("server.hello", token="nonsense") == ("AccessDenied", "bad_token")
+    async with Raw(bench.daemon.socket) as spoilt:
+        assert await spoilt.refusal("server.hello", token="nonsense") == ("AccessDenied", "bad_token")
+        assert await spoilt.refusal("server.info") == ("AccessDenied", "token_required")
     info = await bench.call("server.info")
     assert (info["pid"], info["durability"]) == (bench.daemon.pid, "os")
     assert (info["dataDir"], info["socket"]) == (str(bench.daemon.data_dir), str(bench.daemon.socket))

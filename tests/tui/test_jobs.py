@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from pathlib import Path
@@ -89,10 +90,12 @@ async def test_a_run_whose_supervisor_has_been_started_anew_is_not_waited_for(tm
         await desk.until("metrics")
         await desk.press("N")
         await desk.until("◐ running")
-        await first.__aexit__(None, None, None)
-        async with Supervisor(data_dir, socket, config=config):
-            # It broke the run off as it stopped, which the dashboard may have been told in time.
-            await desk.until("metrics: the supervisor was started anew|metrics was broken off")
+        async with asyncio.TaskGroup() as group:
+            # It breaks the run off as it stops, which the dashboard may be told in time, for a few seconds.
+            told = group.create_task(desk.until("metrics: the supervisor was started anew|metrics was broken off"))
+            await first.__aexit__(None, None, None)
+            async with Supervisor(data_dir, socket, config=config):
+                await told
 
 
 async def test_a_run_whose_supervisor_stays_away_is_not_waited_for(tmp_path: Path) -> None:
