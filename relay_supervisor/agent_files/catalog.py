@@ -158,7 +158,7 @@ def _vscode(mcp: Sequence[str], hook: str) -> Agent:
 
 
 def _opencode(mcp: Sequence[str], hook: str) -> Agent:
-    server = {"type": "local", "command": list(mcp), "enabled": True}
+    server = {"type": "local", "command": list(mcp)}
     schema = {"$schema": "https://opencode.ai/config.json"}
     return Agent(
         "opencode",

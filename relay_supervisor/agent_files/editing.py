@@ -2,7 +2,8 @@
 
 1. What is not ours stays as it is, byte for byte. A text that is no plain JSON or TOML (comments, a trailing comma, a
    key twice), or that has something else where ours belongs, is not changed: `ByHand` says why.
-2. What is there already stays; what is there for another subject is replaced. So twice is the same as once.
+2. What is there already stays, so twice is the same as once; what is there for another subject is replaced, and that is
+   told. What a person has added to our server's entry, such as a variable, stays with it.
 3. The result is read again before anybody gets it: without ours it must say exactly what the text said before.
 """
 
@@ -11,13 +12,16 @@ from __future__ import annotations
 import copy
 import json
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from relay_supervisor.agent_files import json_text, toml_text
 from relay_supervisor.agent_files.catalog import File, Hook, Server, subject_of
 
 Place = tuple[str | int, ...]
+
+_NOTHING: Any = object()
+_RISKY = "it is written in a way that cannot be changed without a risk to the rest"
 
 
 class ByHand(Exception):
@@ -32,6 +36,8 @@ class Edited(NamedTuple):
     """Where something was changed, for people."""
     empty: bool = False
     """Whether nothing is left that means anything."""
+    replaced: Sequence[str] = ()
+    """The subjects that had the place until now."""
 
 
 def put(file: File, text: str) -> Edited:
@@ -54,8 +60,10 @@ def put(file: File, text: str) -> Edited:
         after = changed
     if not places:
         return Edited(text, [])
-    _check(file, before, kind.read(after))
-    return Edited(after, places)
+    said = _check(kind, file, before, after)
+    if _added(file, before) != _added(file, said):
+        raise ByHand(_RISKY)
+    return Edited(after, places, replaced=sorted(_subjects(file, before) - _subjects(file, said)))
 
 
 def take(file: File, text: str, subject: str) -> Edited:
@@ -74,9 +82,9 @@ def take(file: File, text: str, subject: str) -> Edited:
                 places.append(".".join(entry.path))
     if not places:
         return Edited(text, [])
-    left = kind.read(after)
-    _check(file, before, left)
-    return Edited(after, places, empty=not (left.keys() - file.frame.keys()))
+    left = _check(kind, file, before, after)
+    says_nothing = not (left.keys() - file.frame.keys())
+    return Edited(after, places, empty=says_nothing and (kind is _Json or not after.strip()))  # TOML has comments
 
 
 class _Json:
@@ -122,11 +130,14 @@ _Kind = type[_Json] | type[_Toml]
 
 def _put_server(kind: _Kind, text: str, entry: Server) -> str:
     found = _at(kind.read(text), entry.path)
-    if found == entry.value:
-        return text
-    if found is not None and subject_of(found) is None:
+    if found is _NOTHING:
+        return kind.put(text, entry.path, entry.value)
+    if subject_of(found) is None:
         raise ByHand(f"{'.'.join(entry.path)} is something else there")
-    return kind.put(text, entry.path, entry.value)
+    command = {key: entry.value[key] for key in ("command", "args") if key in entry.value}
+    if command.items() <= found.items():
+        return text
+    return kind.put(text, entry.path, {**entry.value, **found, **command})
 
 
 def _put_hook(kind: _Kind, text: str, entry: Hook) -> str:
@@ -152,7 +163,7 @@ def _ours(said: dict[str, Any], entry: Server | Hook, subject: str | None = None
         if is_ours(value):
             yield entry.path
         return
-    if value is None:
+    if value is _NOTHING:
         return
     if not isinstance(value, list):
         raise ByHand(f"{'.'.join(entry.path)} is no list there")
@@ -174,12 +185,14 @@ def _handlers(group: Any) -> list[Any]:
 
 def _at(said: Any, path: Place) -> Any:
     for key in path:
-        if isinstance(key, int) or said is None:
-            said = said and said[key]
-        elif isinstance(said, dict):
-            said = said.get(key)
-        else:
+        if isinstance(key, int):
+            said = said[key]
+        elif not isinstance(said, dict):
             raise ByHand(f"{'.'.join(map(str, path))} leads into something that is no object")
+        elif key not in said:
+            return _NOTHING
+        else:
+            said = said[key]
     return said
 
 
@@ -190,9 +203,29 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return said
 
 
-def _check(file: File, before: dict[str, Any], after: dict[str, Any]) -> None:
-    if _others(file, before) != _others(file, after):
-        raise ByHand("it is written in a way that cannot be changed without a risk to the rest")
+def _check(kind: _Kind, file: File, before: dict[str, Any], after: str) -> dict[str, Any]:
+    """Return what a changed text says, if that is what it said before but for what is ours."""
+    try:
+        said = kind.read(after)
+    except ByHand:
+        raise ByHand(_RISKY) from None
+    if _others(file, before) != _others(file, said):
+        raise ByHand(_RISKY)
+    return said
+
+
+def _subjects(file: File, said: dict[str, Any]) -> set[str]:
+    """Return whose the entries are that are ours."""
+    ours = (_at(said, place) for entry in file.entries for place in _ours(said, entry))
+    return {str(subject_of(one)) for found in ours for one in _handlers(found)}
+
+
+def _added(file: File, said: dict[str, Any]) -> dict[Place, Any]:
+    """Return what people have added to our servers."""
+    servers = [one for one in file.entries if isinstance(one, Server) and any(_ours(said, one))]
+    return {
+        (*one.path, key): value for one in servers for key, value in _at(said, one.path).items() if key not in one.value
+    }
 
 
 def _others(file: File, said: dict[str, Any]) -> Any:

@@ -19,7 +19,7 @@ Path = Sequence[str | int]
 _DECODER = json.JSONDecoder()
 _SPACE = re.compile(r"[ \t\r\n]*")
 _LINE = 120
-_FIRST_INDENT = re.compile(r"\n([ \t]+)\S")
+_FIRST_INDENT = re.compile(r"\s*[{]\s*\n([ \t]+)\S")
 
 
 class _Entry(NamedTuple):
@@ -103,7 +103,7 @@ def _dump(text: str, value: Any, depth: int) -> str:
 
 
 def _style(text: str) -> tuple[str, str]:
-    indent = _FIRST_INDENT.search(text)
+    indent = _FIRST_INDENT.match(text)
     return ("\r\n" if "\r\n" in text else "\n"), (indent[1] if indent else "  ")
 
 

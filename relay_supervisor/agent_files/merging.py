@@ -4,13 +4,15 @@
 2. A link that stays within the project is followed; one that leads out of it is not: that file is somebody else's.
 3. What is read-only, no file, too large or not UTF-8 is left alone. There is no backup: what was put in can be taken
    out again (`relay agent rm --write`), and nothing else is changed.
+4. A file that does not name a subject has nothing of it, however it is written: there is nothing to say about it.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -29,15 +31,18 @@ class Outcome(NamedTuple):
     state: Literal["made", "changed", "same", "removed", "by hand"]
     places: list[str]
     reason: str | None = None
+    replaced: Sequence[str] = ()
+    """The subjects that had the place until now."""
 
     @property
     def text(self) -> str:
         """What to tell people."""
         if self.state == "by hand":
             return f"{self.file}: not touched: {self.reason}"
+        instead = f" (in the place of {', '.join(self.replaced)})" if self.replaced else ""
         words = {
             "made": f"made, with {', '.join(self.places)}",
-            "changed": f"changed: {', '.join(self.places)}",
+            "changed": f"changed: {', '.join(self.places)}{instead}",
             "same": "as it should be",
             "removed": "removed: nothing else was in it",
         }
@@ -51,7 +56,7 @@ def put_into(root: Path, file: File) -> Outcome:
 
 def take_out_of(root: Path, file: File, subject: str, *, write: bool = True) -> Outcome:
     """Take what is there for a subject out of a file, or only find out where it is."""
-    if not (root / file.name).exists():
+    if not _names(root / file.name, subject):
         return Outcome(file.name, "same", [])
     return change(root, file, lambda text: take(file, text, subject), write=write)
 
@@ -67,10 +72,15 @@ def change(root: Path, file: File, edit: Callable[[str], Edited], *, write: bool
         if not write:
             return Outcome(file.name, "changed", edited.places)
         if edited.empty:
+            _check(path, before)
             path.unlink()
             return Outcome(file.name, "removed", edited.places)
-        _replace(path, before, edited.text.encode(), mode)
-        return Outcome(file.name, "made" if before is None else "changed", edited.places)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _check(path, before)
+        atomic_write(path, edited.text.encode(), mode)
+        path.chmod(mode)  # the umask may have taken something away
+        state: Literal["made", "changed"] = "made" if before is None else "changed"
+        return Outcome(file.name, state, edited.places, replaced=edited.replaced)
     except (ByHand, StorageError) as error:
         return Outcome(file.name, "by hand", [], str(error))
     except UnicodeDecodeError:
@@ -81,7 +91,10 @@ def change(root: Path, file: File, edit: Callable[[str], Edited], *, write: bool
 
 def _resolve(root: Path, name: str) -> Path:
     root = root.resolve()
-    path = (root / name).resolve()
+    try:
+        path = (root / name).resolve()
+    except RuntimeError:  # only before Python 3.13
+        raise ByHand("it is a link to itself") from None
     if not path.is_relative_to(root):
         raise ByHand(f"it leads to {path}, outside of {root}")
     return path
@@ -103,9 +116,16 @@ def _read(path: Path) -> tuple[bytes | None, int]:
     return path.read_bytes(), stat.S_IMODE(about.st_mode)
 
 
-def _replace(path: Path, before: bytes | None, after: bytes, mode: int) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+def _check(path: Path, before: bytes | None) -> None:
     if (path.read_bytes() if path.exists() else None) != before:
         raise ByHand("somebody else is changing it")
-    atomic_write(path, after, mode)
-    path.chmod(mode)  # the umask may have taken something away
+
+
+def _names(path: Path, subject: str) -> bool:
+    try:
+        about = path.stat()
+        if not stat.S_ISREG(about.st_mode) or about.st_size > MOST_BYTES:
+            return False
+        return re.search(rb"(?<![\w.-])%s(?![\w.-])" % re.escape(subject).encode(), path.read_bytes()) is not None
+    except OSError:
+        return False

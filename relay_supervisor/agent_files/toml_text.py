@@ -11,15 +11,20 @@ from typing import Any
 
 
 def put(text: str, name: str, table: dict[str, Any]) -> str:
-    """Return the text with a table, in the place of the one with this name, or at the end."""
+    """Return the text with a table, in the place of the one with this name, or at the end; those below it stay."""
     newline = "\r\n" if "\r\n" in text else "\n"
-    lines = [f"[{name}]", *(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in table.items())]
+    plain = {key: value for key, value in table.items() if not isinstance(value, dict)}
+    lines = [f"[{name}]", *(f"{key} = {_value(value)}" for key, value in plain.items())]
     block = newline.join(lines) + newline
     found = _find(text, name)
     if found is not None:
         return text[: found[0]] + block + text[found[1] :]
     before = text if not text or text.endswith("\n") else text + newline
     return before + (newline if before else "") + block
+
+
+def _value(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def take(text: str, name: str) -> str:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay_supervisor.agent_files.catalog import NAME, File, Hook, Server, agent_ids, agents, subject_of
-from relay_supervisor.agent_files.editing import ByHand, put, take
+from relay_supervisor.agent_files.editing import ByHand, Edited, put, take
 
 SUBJECT = "relay.agent.backend"
 OTHER = "relay.agent.frontend"
@@ -73,7 +73,7 @@ def test_what_is_put_in_is_there_and_comes_out_again_without_a_trace(file: File,
             found = found[key]
         assert found == entry.value if isinstance(entry, Server) else entry.value in found
     assert done.places == [".".join(entry.path) for entry in file.entries]
-    assert put(file, done.text) == (done.text, [], False)
+    assert put(file, done.text) == Edited(done.text, [])
     out = take(file, done.text, SUBJECT)
     if text != "{}" and not file.frame:
         assert out.text == text
@@ -97,10 +97,11 @@ def test_another_agents_entries_are_replaced_and_not_taken_out(file: File) -> No
         if one.name == file.name
     )
     before = put(theirs, "").text
-    assert take(file, before, SUBJECT) == (before, [], False)
-    after = put(file, before).text
-    assert OTHER not in after
-    assert after == put(file, "").text
+    assert take(file, before, SUBJECT) == Edited(before, [])
+    after = put(file, before)
+    assert OTHER not in after.text
+    assert after.text == put(file, "").text
+    assert after.replaced == [OTHER]
 
 
 KEPT_AS_THEY_ARE: dict[str, tuple[File, str, str]] = {
@@ -113,17 +114,32 @@ KEPT_AS_THEY_ARE: dict[str, tuple[File, str, str]] = {
     "a list": (MCP, "[]", "no JSON object"),
     "a foreign server of our name": (MCP, '{"mcpServers": {"relay": {"command": "relay-race"}}}', "something else"),
     "a foreign server with our name and no command": (MCP, '{"mcpServers": {"relay": 7}}', "something else"),
+    "servers that are nothing": (MCP, '{"mcpServers": null}', "no object"),
+    "an entry of our name that is nothing": (MCP, '{"mcpServers": {"relay": null}}', "something else"),
     "servers that are no object": (MCP, '{"mcpServers": ["relay"]}', "no object"),
     "hooks that are no object": (HOOKS, '{"hooks": "none"}', "no object"),
+    "hooks that are nothing": (HOOKS, '{"hooks": null}', "no object"),
+    "an event that is nothing": (HOOKS, '{"hooks": {"Stop": null}}', "no list"),
     "an event that is no list": (HOOKS, '{"hooks": {"Stop": {"a": 1}}}', "no list"),
     "broken TOML": (CODEX, "[mcp_servers\n", "no TOML"),
-    "an inline table": (CODEX, 'mcp_servers = { db = { command = "x" } }\n', "no TOML"),
+    "an inline table": (CODEX, 'mcp_servers = { db = { command = "x" } }\n', "risk"),
     "a foreign table of our name": (CODEX, '[mcp_servers.relay]\ncommand = "relay-race"\n', "something else"),
     "our table, dotted": (
         CODEX,
         'mcp_servers.relay.command = "relay"\nmcp_servers.relay.args = ["mcp", "--as", "relay.agent.x"]\n',
-        "no TOML",
+        "risk",
     ),
+    "our table, with a quoted name": (
+        CODEX,
+        '[mcp_servers."relay"]\ncommand = "relay"\nargs = ["mcp", "--as", "relay.agent.x"]\n',
+        "risk",
+    ),
+    "our table, with variables in a line of it": (
+        CODEX,
+        f'[mcp_servers.relay]\ncommand = "relay"\nargs = ["mcp", "--as", "{OTHER}"]\nenv = {{ A = "b" }}\n',
+        "risk",
+    ),
+    "our header in a text": (CODEX, 'note = """\n[mcp_servers.relay]\n"""\n', "risk"),
 }
 
 
@@ -159,9 +175,34 @@ def test_what_is_put_in_is_indented_like_the_rest() -> None:
     )
 
 
+def test_what_is_put_into_a_line_is_indented_alike_throughout() -> None:
+    done = put(HOOKS, '{"hooks": {}}').text
+    assert {len(line) - len(line.lstrip()) for line in done.splitlines()} == {0, 2, 4, 6}
+
+
 def test_what_a_person_has_added_to_our_handler_stays() -> None:
     text = put(HOOKS, "").text.replace('"timeout": 10', '"timeout": 3')
-    assert put(HOOKS, text) == (text, [], False)
+    assert put(HOOKS, text) == Edited(text, [])
+
+
+def test_what_a_person_has_added_to_our_server_stays_also_with_another_subject() -> None:
+    for subject, changed in ((SUBJECT, False), (OTHER, True)):
+        mine = file_of("gemini", "settings.json", subject).entries[0].value
+        done = put(GEMINI, json.dumps({"mcpServers": {"relay": {**mine, "trust": True, "env": {"A": "b"}}}}))
+        server = json.loads(done.text)["mcpServers"]["relay"]
+        assert server == {**GEMINI.entries[0].value, "trust": True, "env": {"A": "b"}}
+        assert ("mcpServers.relay" in done.places) == changed
+
+    more = 'startup_timeout_sec = 20\n\n[mcp_servers.relay.env]\nA = "b"\n'
+    text = put(file_of("codex", "config.toml", OTHER), "").text + more
+    assert put(CODEX, text).text == put(CODEX, "").text + more
+    off = put(OPENCODE, "").text.replace('"type": "local"', '"enabled": false, "type": "local"')
+    assert put(OPENCODE, off) == Edited(off, [])
+
+
+def test_comments_are_not_nothing() -> None:
+    text = '# model = "gpt"\n'
+    assert take(CODEX, put(CODEX, text).text, SUBJECT) == Edited(text, ["mcp_servers.relay"])
 
 
 def test_a_table_with_more_below_it_is_for_a_person() -> None:

@@ -91,6 +91,30 @@ def test_a_link_to_nothing_outside_makes_no_file_there(tmp_path: Path, project: 
     assert not (tmp_path / "not-there.json").exists()
 
 
+def test_a_link_to_itself_is_said(project: Path, file: File) -> None:
+    (project / file.name).symlink_to(file.name)
+    outcome = put_into(project, file)
+    assert outcome.state == "by hand"
+    assert outcome.reason
+    assert take_out_of(project, file, SUBJECT).state == "same"
+
+
+def test_only_a_file_that_names_the_agent_is_a_matter_of_its_removal(project: Path, file: File) -> None:
+    path = project / file.name
+    for text in ("// mine\n{}", f'// "{SUBJECT}2" and "{SUBJECT}.x"\n{{}}'):
+        path.write_text(text)
+        assert take_out_of(project, file, SUBJECT).state == "same"
+    path.write_text(f"// {SUBJECT}\n{{}}")
+    assert take_out_of(project, file, SUBJECT).state == "by hand"
+
+
+def test_whoever_loses_its_place_is_named(project: Path, file: File) -> None:
+    put_into(project, file)
+    outcome = put_into(project, agents(["relay"], "relay.agent.frontend")[0].files[0])
+    assert outcome.replaced == [SUBJECT]
+    assert f"in the place of {SUBJECT}" in outcome.text
+
+
 def test_what_is_read_only_stays(project: Path, file: File) -> None:
     path = project / file.name
     path.write_text("{}")
@@ -133,6 +157,13 @@ def test_somebody_who_writes_meanwhile_wins(project: Path, file: File) -> None:
 
     assert change(project, file, slow).reason == "somebody else is changing it"
     assert path.read_text() == '{"theirs": true}'
+
+    def slow_to_empty(text: str) -> Edited:
+        path.write_text('{"more": true}')
+        return Edited("{}", ["all"], empty=True)
+
+    assert change(project, file, slow_to_empty).reason == "somebody else is changing it"
+    assert path.read_text() == '{"more": true}'
 
 
 def test_the_command_is_a_name_only_where_a_login_shell_knows_it(
