@@ -96,7 +96,10 @@ async def add_agent(
         {"for": agent.id, "file": file.name, "content": _snippet(file)} for agent in wanted for file in agent.files
     ]
     if write:
-        document["files"] = [{"file": one.file, "state": one.state, "reason": one.reason} for one in outcomes]
+        document["files"] = [
+            {"file": one.file, "state": one.state, "reason": one.reason, "replaced": list(one.replaced)}
+            for one in outcomes
+        ]
 
     def lines() -> Iterator[str]:
         if print_token:
@@ -130,16 +133,18 @@ async def remove_agent(
     known = next((one for one in await session.client.agents() if one.subject == subject), None)
     project = _project(cwd, known.cwd if known else None)
     files = [file for agent in agents(["relay"], subject) for file in agent.files]
-    found = [take_out_of(project, file, subject, write=write) for file in files]
-    found = [one for one in found if one.state != "same"]
+    added = True
     try:
         await session.client.remove_agent(subject)
     except NotFound:
-        if not found:
-            raise Failed(f"there is no agent {subject}: 'relay agent list' shows those there are") from None
+        added = False
+    found = [take_out_of(project, file, subject, write=write) for file in files]
+    found = [one for one in found if one.state != "same"]
+    if not added and not found:
+        raise Failed(f"there is no agent {subject}: 'relay agent list' shows those there are")
 
     def lines() -> Iterator[str]:
-        yield f"{safe(subject)}: its token is worthless, its mail stays"
+        yield f"{subject}: its token is worthless, its mail stays" if added else f"{subject} was removed before"
         for one in found:
             yield safe(one.text if write or one.state == "by hand" else f"{one.file}: has {', '.join(one.places)}")
 
@@ -147,6 +152,8 @@ async def remove_agent(
     session.show({"removed": subject, "files": states}, lines)
     if found and not write:
         session.note(f"'relay agent rm {name} --write' takes that out of the files in {project}")
+    if write and any(one.state == "by hand" for one in found):
+        raise Failed(f"not every file could be changed: take out by hand what those in {project} say of {subject}")
 
 
 def _row(one: AgentState, now: int) -> list[Any]:

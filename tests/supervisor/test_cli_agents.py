@@ -176,6 +176,43 @@ def test_a_file_that_cannot_be_changed_is_shown_and_the_others_are_changed(
     assert (project / ".mcp.json").read_text() == "// mine\n{}"
 
 
+def test_whoever_had_the_place_is_named(relay: Relay, project: Path, name: str) -> None:
+    add = ["--cwd", str(project), "--for", "codex", "--write"]
+    relay("agent", "add", "first", *add)
+    assert "in the place of relay.agent.first" in relay("agent", "add", name, *add).out
+    again = relay("agent", "add", "first", *add, "--json").json
+    assert [one["replaced"] for one in again["files"]] == [[f"relay.agent.{name}"]] * 2
+
+
+def test_an_agent_that_never_was_is_not_removed_whatever_the_project_has(relay: Relay, project: Path) -> None:
+    (project / ".vscode").mkdir()
+    (project / ".vscode" / "mcp.json").write_text("// mine\n{}")
+    for more in ([], ["--write"]):
+        ran = relay("agent", "rm", "never-was", "--cwd", str(project), *more, code=1)
+        assert "no agent relay.agent.never-was" in ran.err
+
+
+def test_what_cannot_be_taken_out_is_said(relay: Relay, project: Path, name: str) -> None:
+    relay("agent", "add", name, "--cwd", str(project), "--for", "claude-code", "--write")
+    path = project / ".mcp.json"
+    text = "// mine\n" + path.read_text()
+    path.write_text(text)
+    ran = relay("agent", "rm", name, "--write", code=1)
+    assert ".mcp.json: not touched: it is no plain JSON" in ran.out
+    assert f"say of relay.agent.{name}" in ran.err
+    assert path.read_text() == text
+    assert not (project / ".claude" / "settings.local.json").exists()
+    assert f"relay.agent.{name}" not in relay("agent", "list").out
+
+
+def test_nothing_is_taken_out_if_the_bus_refuses(relay: Relay, project: Path, name: str) -> None:
+    made = relay(
+        "agent", "add", name, "--cwd", str(project), "--for", "codex", "--write", "--print-token", "--json"
+    ).json
+    relay("agent", "rm", name, "--cwd", str(project), "--write", environment={"RELAY_TOKEN": made["token"]}, code=4)
+    assert (project / ".codex" / "config.toml").exists()
+
+
 def test_only_the_agents_that_a_project_has_are_set_up_unless_one_is_named(
     relay: Relay, project: Path, name: str
 ) -> None:
@@ -195,6 +232,7 @@ MISTAKES = {
     "no such agent": (["add", "x", "--for", "emacs"], "claude-code, codex"),
     "no directory": (["add", "x", "--cwd", "/nowhere"], "no directory"),
     "nobody's": (["add", "relay.system.bus"], "relay.system"),
+    "a private mailbox's": (["add", "relay.reply.x"], "another name"),
 }
 
 
