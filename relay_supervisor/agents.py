@@ -3,7 +3,8 @@
 1. agents.json has the agents that the operator has added, with a description for the others. An agent's endpoint and
    its token exist apart from it: a broken file costs descriptions and nothing else, is told, and is not written over.
 2. An added agent has one token of its own, for exactly its subject. It lies in ``agents/SUBJECT.token``, private like
-   everything here, so that no project's file has to hold it.
+   everything here, so that no project's file has to hold it. If that file is gone, or was not private, adding the agent
+   again makes another token, and the old one is worthless.
 3. A connection that says for whom it acts is counted until it ends; both its ends are when the agent was last seen.
    That is written down at most once in `SAVE_SECS` and at the end: a kill costs so much of it.
 """
@@ -12,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -23,7 +23,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from relay_core.clock import Clock, Timer, call_later
 from relay_core.core import RelayCore
-from relay_core.errors import ConfigError, NotFound
+from relay_core.errors import ConfigError, InvalidSubject, NotFound
 from relay_core.files import atomic_write, storage_error
 from relay_core.model import WireModel
 from relay_core.operations import AgentState
@@ -32,7 +32,7 @@ from relay_core.protocol import MAX_DESCRIPTION, Line
 from relay_core.subjects import subject_hash, validate_subject
 from relay_supervisor.connection import Connection
 from relay_supervisor.identity import REPLY_PREFIX
-from relay_supervisor.tokens import Tokens, check_pattern
+from relay_supervisor.tokens import Tokens, check_pattern, read_private
 
 logger = logging.getLogger(__name__)
 
@@ -93,6 +93,8 @@ class Agents:
         """
         validate_subject(subject)
         check_pattern(subject)
+        if subject.startswith(REPLY_PREFIX):
+            raise InvalidSubject(f"{subject!r} would be a private mailbox: choose another name", subject=subject)
         async with self._changing:
             self._check_file()
             await self._relay.register_endpoint(subject)
@@ -184,7 +186,7 @@ class Agents:
         """Return an agent's token and its file, made if what is there is not good. Blocks."""
         path = Path(agent_token_name(str(self._dir), subject))
         try:
-            token = path.read_text().strip()
+            token = read_private(path).decode().strip()
             known = self._tokens.check(token)
             if known is not None and known.pattern == subject:
                 return token, path
@@ -196,16 +198,23 @@ class Agents:
             path.parent.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             raise storage_error("make", path.parent, error) from error
+        self._revoke(subject)
         _, token = self._tokens.add(subject, note=_note(subject))
         atomic_write(path, f"{token}\n".encode())
         return token, path
 
     def _forget_token(self, subject: str) -> None:
+        self._revoke(subject)
+        path = Path(agent_token_name(str(self._dir), subject))
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise storage_error("remove", path, error) from error
+
+    def _revoke(self, subject: str) -> None:
         for info in self._tokens.list():
             if info.pattern == subject and info.note == _note(subject):
                 self._tokens.remove(info.id)
-        with suppress(FileNotFoundError):
-            os.unlink(agent_token_name(str(self._dir), subject))
 
 
 def read_agents(path: Path) -> list[Agent]:

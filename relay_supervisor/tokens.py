@@ -92,7 +92,7 @@ class Tokens:
         """Read the file; what is wrong with it is told by `broken`; blocks."""
         with self._lock:
             try:
-                table, broken = _parse(_read_private(self._path)), None
+                table, broken = _parse(read_private(self._path)), None
             except FileNotFoundError:
                 table, broken = _NONE, None
             except OSError as error:
@@ -175,7 +175,7 @@ def check_pattern(pattern: str) -> None:
     for reserved in RESERVED:
         if _overlap(pattern, reserved):
             raise InvalidSubject(
-                f"{pattern!r} would let its owner speak as {reserved}, which is reserved: choose a narrower pattern",
+                f"{pattern!r} would let its owner speak as {reserved}, which is reserved: choose another",
                 subject=pattern,
             )
 
@@ -197,7 +197,7 @@ def _check_note(note: str | None) -> None:
         raise ConfigError(f"a note is one line of at most {MAX_NOTE} printable characters", key="note")
 
 
-def _read_private(path: Path) -> bytes:
+def read_private(path: Path) -> bytes:
     """Return the bytes of a file that is ours alone.
 
     Raises:

@@ -19,14 +19,19 @@ from relay_supervisor.services import Services
 
 async def add(services: Services, connection: Connection, params: AddAgentParams) -> NewAgent:
     """Add an agent, or say more about one."""
-    agent, token, path = await services.agents.add(params.subject, params.description, params.cwd)
+    try:
+        agent, token, path = await services.agents.add(params.subject, params.description, params.cwd)
+    finally:
+        services.disown()  # a token that is made anew ends the one before it
     return NewAgent(agent=agent, token=token, token_file=str(path))
 
 
 async def remove(services: Services, connection: Connection, params: SubjectParams) -> Done:
     """Take an agent away; its connections end, its mail stays."""
-    await services.agents.remove(params.subject)
-    services.disown()
+    try:
+        await services.agents.remove(params.subject)
+    finally:
+        services.disown()  # also if only the rest of it could not be done
     return Done()
 
 

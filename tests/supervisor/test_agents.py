@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from relay_core.client import RelayClient
-from relay_core.errors import AccessDenied, ConfigError, InvalidSubject, NotFound
+from relay_core.errors import AccessDenied, ConfigError, InvalidSubject, NotFound, StorageError
 from relay_core.testing import FakeClock
 from relay_supervisor.supervisor import Supervisor
 from tests.supervisor.inside import a_client, a_supervisor, until
@@ -94,6 +95,49 @@ async def test_a_token_that_is_not_good_any_more_is_made_anew(operator: RelayCli
     assert read(again.token_file).strip() == again.token
 
 
+@pytest.mark.parametrize("harm", ["gone", "empty", "another's", "for all to read", "a pipe"])
+async def test_a_token_whose_file_is_not_good_is_made_anew_and_the_old_one_ends(
+    operator: RelayClient, supervisor: Supervisor, harm: str
+) -> None:
+    first = await operator.add_agent(A)
+    path = Path(first.token_file)
+    others = (await operator.add_agent(B)).token
+    match harm:
+        case "gone":
+            os.unlink(path)
+        case "empty":
+            write(path, "")
+        case "another's":
+            write(path, others)
+        case "for all to read":
+            os.chmod(path, 0o644)
+        case _:
+            os.unlink(path)
+            os.mkfifo(path)
+    async with a_client(supervisor, token=first.token) as agent:
+        again = await operator.add_agent(A)
+        await until(lambda: not agent.connected)
+    assert again.token not in (first.token, others)
+    assert (read(path).strip(), mode(path)) == (again.token, 0o600)
+    assert sorted(one.pattern for one in await operator.tokens()) == [A, B]
+
+
+async def test_what_cannot_be_removed_is_said_and_the_token_is_worthless_all_the_same(
+    operator: RelayClient, supervisor: Supervisor
+) -> None:
+    added = await operator.add_agent(A)
+    path = Path(added.token_file)
+    async with a_client(supervisor, token=added.token) as agent:
+        os.unlink(path)
+        os.mkdir(path)
+        with pytest.raises(StorageError, match="cannot remove"):
+            await operator.remove_agent(A)
+        await until(lambda: not agent.connected)
+    os.rmdir(path)
+    await operator.remove_agent(A)
+    assert await operator.agents() == []
+
+
 async def test_a_removed_agent_loses_its_name_its_connections_and_none_of_its_mail(
     operator: RelayClient, supervisor: Supervisor
 ) -> None:
@@ -114,7 +158,9 @@ async def test_a_removed_agent_loses_its_name_its_connections_and_none_of_its_ma
         await operator.remove_agent(A)
 
 
-@pytest.mark.parametrize("subject", ["relay.agent.*", "no spaces", "relay.system.bus", "relay.adapter.tg"])
+@pytest.mark.parametrize(
+    "subject", ["relay.agent.*", "no spaces", "relay.system.bus", "relay.adapter.tg", "relay.reply.x"]
+)
 async def test_what_is_no_name_for_an_agent_is_not_added(operator: RelayClient, subject: str) -> None:
     with pytest.raises(InvalidSubject):
         await operator.add_agent(subject)

@@ -237,10 +237,12 @@ async def test_a_connection_has_one_token_for_good(agent: Raw, operator: Raw) ->
 READS: list[tuple[str, str, dict[str, Any]]] = [
     ("inbox.peek", "subject", {}),
     ("inbox.claim", "subject", {}),
+    ("inbox.wait", "subject", {"timeoutMs": 1}),
     ("inbox.complete", "subject", {"id": "x"}),
     ("inbox.fail", "subject", {"id": "x", "reason": "x"}),
     ("endpoints.register", "subject", {}),
     ("endpoints.unregister", "subject", {}),
+    ("agents.people", "subject", {}),
     ("subscribe", "pattern", {}),
     ("signal.subscribe", "pattern", {}),
 ]
