@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -87,7 +88,8 @@ async def add_agent(
 
     subject, project = _subject(name), _project(cwd)
     wanted = _wanted(session, subject, chosen, project if write else None)
-    made = await session.client.add_agent(subject, description=description, cwd=str(project))
+    lives = None if print_token and cwd is None and not write else str(project)  # a token is asked for from anywhere
+    made = await session.client.add_agent(subject, description=description, cwd=lives)
     outcomes = [put_into(project, file) for agent in wanted for file in agent.files] if write else []
     document: dict[str, Any] = {"agent": made.agent.to_wire(), "tokenFile": made.token_file}
     if print_token:
@@ -151,7 +153,7 @@ async def remove_agent(
     states = [{"file": one.file, "state": one.state if write else "has", "reason": one.reason} for one in found]
     session.show({"removed": subject, "files": states}, lines)
     if found and not write:
-        session.note(f"'relay agent rm {name} --write' takes that out of the files in {project}")
+        session.note(f"to take that out of the files: relay agent rm {name} --cwd {shlex.quote(str(project))} --write")
     if write and any(one.state == "by hand" for one in found):
         raise Failed(f"not every file could be changed: take out by hand what those in {project} say of {subject}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import tomllib
 from collections.abc import Iterator
@@ -148,6 +149,19 @@ def test_places_are_named_only_if_they_were_given(tmp_path: Path, project: Path,
         made = usual("agent", "add", name, "--cwd", str(project), "--for", "cursor", "--json").json
         assert "--data-dir" not in made["configuration"][1]["content"]
         assert "--socket" not in made["configuration"][1]["content"]
+
+
+def test_what_is_left_in_the_files_is_taken_out_by_the_command_that_is_shown(
+    relay: Relay, project: Path, name: str
+) -> None:
+    relay("agent", "add", name, "--cwd", str(project), "--for", "codex", "--write")
+    relay("agent", "add", name, "--print-token")  # from elsewhere: its project stays what it is
+    shown = relay("agent", "rm", name).err
+    assert "config.toml" in {one.name for one in project.rglob("*")}
+    words = shlex.split(shown.partition("files: ")[2])
+    assert words[0] == "relay"
+    assert "was removed before" in relay(*words[1:]).out
+    assert [one for one in project.rglob("*") if one.is_file()] == []
 
 
 def test_the_token_alone_for_a_shell(relay: Relay, project: Path, name: str) -> None:
