@@ -1,6 +1,9 @@
 #!/bin/sh
-# Tell a person when a disk is nearly full. Once an hour, by cron:
+# Tell a person when a disk is nearly full. Once an hour, by cron, which knows neither your PATH nor your runtime
+# directory ('relay status' shows the socket):
 #
+#   PATH=/path/to/.venv/bin:/usr/bin:/bin
+#   RELAY_SOCKET=/run/user/1000/relay/relay.sock
 #   0 * * * *  /path/to/examples/cron_notify.sh relay.human.telegram.tg.12345 / 90
 #
 # Set up once: 'relay agent add cron', and in adapters.json a binding, so that this agent and no other may write there:
@@ -11,7 +14,7 @@
 # mails to its owner together with the reason.
 set -eu
 
-person=$1
+person=${1:?'whom to tell, such as relay.human.telegram.tg.12345'}
 disk=${2:-/}
 limit=${3:-90}
 

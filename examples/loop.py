@@ -11,7 +11,6 @@ import tempfile
 from pathlib import Path
 
 from relay_core import RelayClient
-from relay_core.tasks import Tasks
 from relay_supervisor.supervisor import Supervisor
 
 ANN, BOB = "relay.agent.ann", "relay.agent.bob"
@@ -40,11 +39,12 @@ async def main(data_dir: str) -> None:
     async with Supervisor(data_dir) as supervisor, RelayClient(supervisor.socket, data_dir=data_dir) as client:
         for subject in (ANN, BOB):
             await client.register_endpoint(subject)
-        agents = Tasks()
-        loops = [agents.start(thank(client, subject), name=subject) for subject in (ANN, BOB)]
-        first = await client.publish(BOB, {"content": "the report"}, sender=ANN)
-        await asyncio.wait([loop for loop in loops if loop is not None], return_when=asyncio.FIRST_COMPLETED)
-        await agents.close()
+        async with asyncio.TaskGroup() as agents:
+            loops = [agents.create_task(thank(client, subject)) for subject in (ANN, BOB)]
+            first = await client.publish(BOB, {"content": "the report"}, sender=ANN)
+            await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED)
+            for loop in loops:
+                loop.cancel()
         await operator_sees(data_dir, supervisor.socket, "dlq", "list")
         await operator_sees(data_dir, supervisor.socket, "trace", first.message_id, "--conversation")
 

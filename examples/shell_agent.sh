@@ -1,8 +1,8 @@
 #!/bin/sh
 # An agent in a few lines of shell: it waits for work, does it, answers, and says that it is done.
 #
-#   relay agent add counter --description "counts the words of what you send"
-#   RELAY_TOKEN=$(relay agent add counter --print-token) examples/shell_agent.sh
+#   export RELAY_TOKEN=$(relay agent add counter --description "counts the words of what you send" --print-token)
+#   examples/shell_agent.sh
 #
 # Only when the answer is out is the message acknowledged. If this script dies before that, the operator finds the
 # message among the dead letters when the claim's lease has run out, and decides.

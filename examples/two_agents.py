@@ -9,7 +9,6 @@ import asyncio
 import tempfile
 
 from relay_core import RelayClient
-from relay_core.tasks import Tasks
 from relay_supervisor.supervisor import Supervisor
 
 PLANNER, CODER = "relay.agent.planner", "relay.agent.coder"
@@ -40,13 +39,13 @@ async def main(data_dir: str) -> None:
         async with (
             RelayClient(supervisor.socket, data_dir=data_dir, token=tokens[PLANNER]) as planning,
             RelayClient(supervisor.socket, data_dir=data_dir, token=tokens[CODER]) as coding,
+            asyncio.TaskGroup() as agents,
         ):
-            agents = Tasks()
-            agents.start(planner(planning), name="planner")
-            agents.start(coder(coding), name="coder")
+            loops = [agents.create_task(planner(planning)), agents.create_task(coder(coding))]
             answer = await planning.request(CODER, {"content": "write the parser"}, sender=PLANNER)
             print(f"planner hears from {answer.sender}: {answer.payload['content']}")
-            await agents.close()
+            for loop in loops:
+                loop.cancel()
 
         for span in await operator.conversation(answer.trace_id or answer.id):
             to = "whoever asked" if span.target_subject.startswith("relay.reply.") else span.target_subject

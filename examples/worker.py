@@ -32,9 +32,11 @@ async def main(data_dir: str) -> None:
         print(f"dead letter: {letter.reason}")
         result = await relay.replays.edit(letter.message_id, {"divide": 15, "by": 1})
         (envelope,) = await relay.claim(WORKER)
-        print(f"replayed with {envelope.payload}, a copy of {envelope.replay_of == letter.message_id}")
+        print(f"replayed with {envelope.payload}")
         await relay.complete(WORKER, envelope.id)
-        assert envelope.id == result.message_id
+        assert (envelope.id, envelope.replay_of) == (result.message_id, letter.message_id), (
+            "a copy, with an id of its own"
+        )
 
 
 if __name__ == "__main__":
