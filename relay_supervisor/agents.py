@@ -198,23 +198,18 @@ class Agents:
             path.parent.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             raise storage_error("make", path.parent, error) from error
-        self._revoke(subject)
+        self._tokens.revoke(subject, _note(subject))
         _, token = self._tokens.add(subject, note=_note(subject))
         atomic_write(path, f"{token}\n".encode())
         return token, path
 
     def _forget_token(self, subject: str) -> None:
-        self._revoke(subject)
+        self._tokens.revoke(subject, _note(subject))
         path = Path(agent_token_name(str(self._dir), subject))
         try:
             path.unlink(missing_ok=True)
         except OSError as error:
             raise storage_error("remove", path, error) from error
-
-    def _revoke(self, subject: str) -> None:
-        for info in self._tokens.list():
-            if info.pattern == subject and info.note == _note(subject):
-                self._tokens.remove(info.id)
 
 
 def read_agents(path: Path) -> list[Agent]:

@@ -136,6 +136,19 @@ class Tokens:
                 raise NotFound(f"no token {id}", what=id)
             self._store(kept)
 
+    def revoke(self, pattern: str, note: str) -> None:
+        """Make every token with a pattern and a note worthless; blocks.
+
+        Raises:
+            ConfigError: while the file is broken: what is in it now would be good again once it is repaired.
+            StorageError: if the file cannot be written; the tokens stay as they were.
+        """
+        with self._lock:
+            table = self._current()
+            kept = [one for one in table.values() if (one.info.pattern, one.info.note) != (pattern, note)]
+            if len(kept) < len(table):
+                self._store(kept)
+
     def _current(self) -> _Table:
         self.load()
         if self.broken is not None:

@@ -138,6 +138,23 @@ async def test_what_cannot_be_removed_is_said_and_the_token_is_worthless_all_the
     assert await operator.agents() == []
 
 
+async def test_no_agent_is_removed_while_its_token_cannot_be(
+    operator: RelayClient, supervisor: Supervisor, data_dir: Path
+) -> None:
+    added = await operator.add_agent(A)
+    os.chmod(data_dir / "tokens.json", 0o644)
+    await operator.call("config.reload")
+    with pytest.raises(ConfigError, match="repair the file"):
+        await operator.remove_agent(A)
+    assert read(added.token_file).strip() == added.token
+    os.chmod(data_dir / "tokens.json", 0o600)
+    await operator.remove_agent(A)
+    assert await operator.tokens() == []
+    with pytest.raises(AccessDenied):
+        async with a_client(supervisor, token=added.token):
+            pass
+
+
 async def test_a_removed_agent_loses_its_name_its_connections_and_none_of_its_mail(
     operator: RelayClient, supervisor: Supervisor
 ) -> None:
