@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -87,10 +88,11 @@ async def add_agent(
     from relay_supervisor.agent_files.merging import put_into
 
     subject, project = _subject(name), _project(cwd)
-    wanted = _wanted(session, subject, chosen, project if write else None)
+    wanted = await asyncio.to_thread(_wanted, session, subject, chosen, project if write else None)
     lives = None if print_token and cwd is None and not write else str(project)  # a token is asked for from anywhere
     made = await session.client.add_agent(subject, description=description, cwd=lives)
-    outcomes = [put_into(project, file) for agent in wanted for file in agent.files] if write else []
+    files = [file for agent in wanted for file in agent.files] if write else []
+    outcomes = [await asyncio.to_thread(put_into, project, file) for file in files]
     document: dict[str, Any] = {"agent": made.agent.to_wire(), "tokenFile": made.token_file}
     if print_token:
         document["token"] = made.token
@@ -140,7 +142,7 @@ async def remove_agent(
         await session.client.remove_agent(subject)
     except NotFound:
         added = False
-    found = [take_out_of(project, file, subject, write=write) for file in files]
+    found = [await asyncio.to_thread(take_out_of, project, file, subject, write=write) for file in files]
     found = [one for one in found if one.state != "same"]
     if not added and not found:
         raise Failed(f"there is no agent {subject}: 'relay agent list' shows those there are")
@@ -185,7 +187,7 @@ def _project(cwd: Path | None, known: str | None = None) -> Path:
 
 
 def _wanted(session: Session, subject: str, chosen: Sequence[str] | None, project: Path | None) -> list[Agent]:
-    """Return the agents to be set up: those that were chosen, else those that the project has traces of, else all."""
+    """Return the agents to be set up: those chosen, else those that the project has traces of, else all; blocks."""
     from relay_supervisor.agent_files.catalog import agent_ids, agents
     from relay_supervisor.agent_files.own_command import own_command
 
