@@ -21,7 +21,7 @@ from relay_core.protocol import (
     Watching,
     WatchParams,
 )
-from relay_core.subjects import validate_subject
+from relay_core.subjects import is_pattern, validate_subject
 from relay_supervisor.connection import Connection
 from relay_supervisor.identity import Identity
 from relay_supervisor.services import Services
@@ -42,6 +42,8 @@ def hello(services: Services, connection: Connection, params: HelloParams) -> He
         validate_subject(params.agent)
         who.check_sender(params.agent, services.relay.bus.adapters.owner_of_sender)
         services.agents.connected(connection, params.agent)
+    elif who.pattern is not None and not is_pattern(who.pattern):  # there is only one whom it can act for
+        services.agents.connected(connection, who.pattern)
     return Hello(
         protocol=PROTOCOL_VERSION,
         version=__version__,

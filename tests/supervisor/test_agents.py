@@ -56,7 +56,7 @@ async def row(client: RelayClient, subject: str) -> dict[str, Any]:
 
 
 async def test_an_added_agent_has_a_mailbox_and_a_token_for_its_name_alone(
-    operator: RelayClient, supervisor: Supervisor
+    operator: RelayClient, supervisor: Supervisor, clock: FakeClock
 ) -> None:
     added = await operator.add_agent(A, description="writes", cwd="/home/me/site")
     assert (mode(added.token_file), mode(Path(added.token_file).parent)) == (0o600, 0o700)
@@ -74,9 +74,18 @@ async def test_an_added_agent_has_a_mailbox_and_a_token_for_its_name_alone(
         "description": "writes",
         "cwd": "/home/me/site",
         "connected": 0,
+        "lastSeen": clock.now_ms(),
         "unread": 1,
         "added": True,
     }
+
+
+async def test_a_token_for_one_name_says_who_is_connected(operator: RelayClient, supervisor: Supervisor) -> None:
+    added = await operator.add_agent(A)
+    wider = await operator.add_token("relay.agent.*")
+    async with a_client(supervisor, token=added.token), a_client(supervisor, token=wider.token):
+        assert [(one.subject, one.connected) for one in await operator.agents()] == [(A, 1)]
+    await until(lambda: supervisor.services.agents.state(A).connected == 0)
 
 
 async def test_adding_again_keeps_the_token_and_what_is_not_said_anew(operator: RelayClient) -> None:
