@@ -41,9 +41,13 @@ class AccessRule(WireModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     sender: Annotated[str, Field(alias="from")]
+    """Senders, as a subject or a pattern."""
     to: str
+    """What they publish to, as a subject or a pattern."""
     action: Literal["allow", "deny"]
+    """Whether they may."""
     priority: int = 0
+    """Higher ones are asked first; among equals, the order of the file."""
 
     @field_validator("sender", "to")
     @classmethod

@@ -55,7 +55,9 @@ class Transition(NamedTuple):
     """One change of state, and why."""
 
     at_ms: int
+    """Wall time in milliseconds."""
     state: CircuitState
+    """The new one."""
     why: str
 
 
@@ -63,14 +65,17 @@ class BreakerState(WireModel):
     """What an operator sees of one breaker."""
 
     key: str
+    """The target's hash."""
     state: CircuitState
     consecutive_failures: int
     opened_at: int | None = None
     """Wall time in milliseconds at which it last opened; None while CLOSED."""
     half_open_successes: int
+    """Probes that went well since it was last open."""
     retry_in_ms: int | None = None
     """Time until a probe may pass; None while forced open."""
     forced: bool
+    """Whether an operator holds it open."""
     transitions: tuple[Transition, ...]
     """The most recent changes, oldest first."""
 

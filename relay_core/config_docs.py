@@ -45,13 +45,6 @@ IN_FORCE = {
 }
 """When a change of a key, or of all keys below it, takes effect."""
 
-_RULE_TEXTS = {
-    "from": "Senders, as a subject or a pattern.",
-    "to": "What they publish to, as a subject or a pattern.",
-    "action": "Whether they may.",
-    "priority": "Higher ones are asked first; among equals, the order of the file.",
-}
-
 _PATTERNS = {"^([01]": "`HH:MM`, from `00:00` to `23:59`", "^(/|": "an absolute path or a URI"}
 """Limits that are regular expressions, by how they begin, in words."""
 
@@ -79,10 +72,10 @@ _INTRODUCTION = f"""\
 
 <!-- Made from relay_core/config.py. Do not edit; run: {COMMAND} -->
 
-Nothing has to be configured. What can be is in files of the data directory (`~/.dork/relay`, or `$RELAY_DATA_DIR`),
-written by you, private to you (0600 in a directory of 0700). `relay config` shows every key with the value that was
-read, `relay-supervisor doctor` looks at all the files and says how to repair what it finds, also while no supervisor
-runs.
+For whoever runs a supervisor. Nothing has to be configured. What can be is in files of the data directory
+(`~/.dork/relay`, or `$RELAY_DATA_DIR`), private to you (0600 in a directory of 0700). `relay config` shows every key
+with the value that was read, `relay-supervisor doctor` looks at all the files and says how to repair what it finds,
+also while no supervisor runs.
 
 | file | what it says | a change is in force |
 |---|---|---|
@@ -238,11 +231,10 @@ def _subsections(prefix: str, section: Section) -> Iterator[str]:
 
 
 def _rules() -> Iterator[str]:
-    rows = []
+    rows, texts = [], field_texts(AccessRule)
     for name, field in AccessRule.model_fields.items():
-        key = field.alias or name
         default = "needed" if field.is_required() else f"`{json.dumps(field.default)}`"
-        rows.append([f"`{key}`", _type(field.annotation), default, _RULE_TEXTS[key]])
+        rows.append([f"`{field.alias or name}`", _type(field.annotation), default, texts[name]])
     yield _rows(["key", "type", "default", "meaning"], rows)
 
 

@@ -57,13 +57,22 @@ class DeadLetter(WireModel):
 
     message_id: str
     envelope: Envelope | None = None
+    """None if the file was no message."""
     reason: str
+    """Why, in words; 2,000 characters at most."""
     code: str
+    """Why, as a stable word: `no_match`, `max_hops`, `cycle`, `expired`, `call_budget`, `handler_failed`, `timeout`,
+    `adapter_failed`, `store_failed`, `consumer_failed`, `disconnected`, `interrupted`, `malformed` or `unread`."""
     failed_at: str
+    """An ISO 8601 instant."""
     endpoint_hash: str
+    """The mailbox that it lies in."""
     replays: int = 0
+    """How often it has been replayed."""
     stage: Literal["target", "gate"] = "target"
+    """``target`` is the target's own copy and is replayed to it; ``gate`` had none and is replayed to its subject."""
     partial: bool = False
+    """Whether other targets took the message: then it is a copy kept aside."""
 
     @property
     def cursor(self) -> str:
@@ -88,6 +97,7 @@ class DeadLetterFilter(WireModel):
     ids: tuple[str, ...] | None = None
     """Messages, or one target's copy of a message as ``ID/HASH``."""
     code: str | None = None
+    """Exactly this code."""
     reason: str | None = None
     """Part of the code or of the reason's text, in any case."""
     endpoint: str | None = None
@@ -95,7 +105,9 @@ class DeadLetterFilter(WireModel):
     sender: str | None = None
     """The sender's subject, or a pattern over it."""
     failed_before: int | None = None
+    """Wall time in milliseconds."""
     failed_after: int | None = None
+    """Wall time in milliseconds."""
     text: str | None = None
     """Part of the payload's JSON text, in any case."""
     exclude: bool = False
@@ -127,14 +139,19 @@ class DeadLetterSummary(WireModel):
 
     message_id: str
     endpoint_hash: str
+    """The mailbox that it lies in."""
     endpoint_subject: str
+    """That mailbox's."""
     subject: str
     sender: str
     code: str
     reason: str
     failed_at: float
+    """Wall time in milliseconds."""
     replays: int
+    """How often it has been replayed."""
     size: int
+    """Bytes of the payload as JSON."""
 
     @property
     def cursor(self) -> str:
@@ -147,11 +164,16 @@ class DeadLetterGroup(WireModel):
 
     code: str
     endpoint_hash: str
+    """The mailbox that they lie in."""
     endpoint_subject: str
+    """That mailbox's."""
     count: int
     oldest_at: float
+    """Wall time in milliseconds at which the first of them failed."""
     newest_at: float
+    """Wall time in milliseconds at which the last of them failed."""
     sample_reason: str
+    """The newest one's."""
 
 
 def clean_reason(reason: str) -> str:

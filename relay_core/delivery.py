@@ -94,7 +94,7 @@ class Delivery:
     replays: int = 0
     replay_of: str | None = None
     outcomes: list[dict[str, Any]] | None = None
-    """Per handler: name, ok, error, and how long it took."""
+    """As in `Span`."""
 
 
 DELIVERY_COLUMNS = tuple(field.name for field in fields(Delivery))
@@ -139,7 +139,9 @@ class Span(WireModel):
     target: str
     """The mailbox's hash, or ``*`` where the publish itself was refused."""
     target_kind: str
+    """``endpoint``, ``adapter``, ``subscription`` (which has no endpoint), or ``none`` if there was nobody."""
     target_subject: str
+    """The mailbox's; of an adapter, ``relay.adapter.{id}`` and its lane."""
     subject: str
     sender: str
     trace_id: str
@@ -147,23 +149,40 @@ class Span(WireModel):
     parent_id: str | None = None
     """The message whose handling published this one."""
     status: str
+    """``new`` (waits), ``cur`` (claimed), ``done``, ``partial`` (some handlers failed), ``failed`` (a dead letter),
+    ``aside`` (kept for replay; other targets took the message), ``no_subscriber`` (a dead letter for want of a target),
+    ``refused``, ``replaced`` (by an edited copy), ``purged``, or ``gone`` (ended, and how is not known)."""
     code: str | None = None
+    """Why it failed or was refused, as a stable word."""
     reason: str | None = None
+    """The same in words."""
     sent_at: float
+    """Wall time in milliseconds, as are those below."""
     stored_at: float | None = None
+    """When its file was durable."""
     claimed_at: float | None = None
+    """When a handler or a consumer took it."""
     handled_at: float | None = None
+    """When it ended, well or not."""
     hops_before: int
+    """`hopCount` of the budget before this delivery; after it, below."""
     hops_after: int
     calls_before: int
+    """`callBudgetRemaining` of the budget before this delivery; after it, below."""
     calls_after: int
     max_hops: int
     ancestors: tuple[str, ...] = ()
+    """The budget's `ancestorChain`."""
     expires_at: int
+    """The budget's `ttl`: wall time in milliseconds."""
     size: int
+    """Bytes of the payload as JSON."""
     replays: int = 0
     replay_of: str | None = None
+    """The message this one is an edited copy of."""
     outcomes: tuple[dict[str, Any], ...] = ()
+    """For each handler its name (`handler`), `ok` and `error`; of a pool also `queue` and `subscription`, of an
+    adapter `detail`. Not there if a single handler did well at once."""
 
 
 class TraceSummary(WireModel):
@@ -175,13 +194,17 @@ class TraceSummary(WireModel):
     sent_at: float
     """Wall time in milliseconds."""
     trace_id: str
+    """The first message of the conversation."""
     parent_id: str | None = None
+    """The message whose handling published this one."""
     status: str
     """The worst of its spans."""
     code: str | None = None
     """Of the first span that has one."""
     targets: int
+    """How many spans it has."""
     total_us: int | None = None
     """From publish to the last target's end; None while one is under way."""
     size: int
+    """Bytes of the payload as JSON."""
     replays: int = 0

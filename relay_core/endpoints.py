@@ -36,8 +36,10 @@ class Endpoint(WireModel):
 
     subject: str
     hash: str
+    """The first 12 hex digits of the subject's SHA-256; the mailbox's name on disk and in answers."""
     maildir_path: Path
     registered_at: str
+    """An ISO 8601 instant."""
 
 
 def read_endpoint_file(mailbox: Path) -> EndpointFile | None:

@@ -31,32 +31,46 @@ class Budget(WireModel):
     """How far a message may still travel; it only ever shrinks."""
 
     hop_count: Count = 0
+    """Deliveries that the chain of messages has made, this one included."""
     max_hops: Annotated[int, Field(ge=1)] = 5
+    """A message whose `hopCount` has come so far is delivered no more."""
     ancestor_chain: tuple[str, ...] = ()
+    """Subjects that the chain has been delivered to, oldest first; to none of them again."""
     ttl: int
     """Wall time in milliseconds since the epoch after which the message is expired."""
     call_budget_remaining: Count = 10
+    """Calls that are left; each delivery spends one."""
 
 
 class BudgetOverrides(WireModel):
     """What a publisher asks for; the bus clamps it to the operator's ceilings."""
 
     hop_count: Count | None = None
+    """Begin as if so many deliveries had been made."""
     max_hops: Annotated[int, Field(ge=1)] | None = None
+    """The operator's ceiling (`budget.maxHops`) at most."""
     ancestor_chain: tuple[str, ...] | None = None
+    """Subjects that must not get it; a parent's chain takes their place."""
     ttl: int | None = None
+    """An instant in milliseconds since the epoch, not a duration; `budget.ttlMs` from now at most."""
     call_budget_remaining: Count | None = None
+    """The operator's ceiling (`budget.callBudget`) at most."""
 
 
 class Envelope(WireModel):
     """One message as one target receives it."""
 
     id: str
+    """A ULID: ids of one bus sort by when the messages were made."""
     subject: str
+    """As it was published, but the target's own for a broadcast and for an agent that a chat is bound to."""
     sender: Annotated[str, Field(alias="from")]
     reply_to: str | None = None
+    """Where answers are to go."""
     budget: Budget
+    """What is left at this target."""
     created_at: str
+    """An ISO 8601 instant."""
     payload: Any = None
     replay_of: str | None = None
     """The message this one is an edited copy of."""

@@ -51,17 +51,22 @@ class Event(WireModel):
     """One line of the log."""
 
     v: int = EVENT_SCHEMA_VERSION
+    """Version of the schema."""
     time: int
     """Wall time in milliseconds since the epoch."""
     kind: EventKind
     message_id: str | None = None
     trace_id: str | None = None
+    """The first message of the conversation."""
     parent_id: str | None = None
+    """The message whose handling published this one."""
     subject: str | None = None
     sender: str | None = None
     target: str | None = None
+    """The mailbox's hash, or ``*`` where the publish itself was refused."""
     target_kind: str | None = None
     status: str | None = None
+    """Of the delivery; or the new state of the breaker, mailbox, adapter, job or bus."""
     code: str | None = None
     """Why, as a stable word."""
     store_us: int | None = None
@@ -73,9 +78,12 @@ class Event(WireModel):
     total_us: int | None = None
     """From publish to the end of this step."""
     hop_count: int | None = None
+    """Deliveries that the chain of messages has made."""
     calls_left: int | None = None
     bytes: int | None = None
+    """Of the payload as JSON."""
     adapter: str | None = None
+    """Its id, if it is about one or goes to one."""
     detail: Annotated[str, Field(max_length=MAX_DETAIL)] | None = None
     """Why, in words; cut at 500 characters."""
     depth: int | None = None

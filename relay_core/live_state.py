@@ -28,16 +28,25 @@ class LiveThroughput(WireModel):
 
     publishes: int
     bytes: int
+    """Payload bytes that were published."""
     rate_10s: Annotated[float, Field(alias="rate10s")]
+    """Publishes per second over the last 10 seconds."""
     rate_60s: Annotated[float, Field(alias="rate60s")]
+    """Publishes per second over the last 60 seconds."""
     per_second: tuple[int, ...]
     """Publishes in each of the last whole seconds, oldest first."""
     deliveries: dict[str, int]
+    """Deliveries by status."""
     refusals: dict[str, int]
+    """Refused publishes and deliveries by code."""
     dead_letters: dict[str, int]
+    """Dead letters by code."""
     queue_us: Percentiles
+    """From stored until a handler began."""
     handle_us: Percentiles
+    """From a handler's beginning to its end."""
     total_us: Percentiles
+    """From publish to a handler's end."""
     recent_us: Percentiles
     """From publish to a handler's end, over the last minute alone."""
 
@@ -47,22 +56,32 @@ class LiveMailbox(WireModel):
 
     subject: str
     kind: str
+    """``endpoint``, ``adapter``, ``subscription`` (read without an endpoint) or ``none`` (has dead letters alone)."""
     registered: bool
+    """False if it only keeps what it has."""
     depth: int
+    """Messages that wait in ``new/``."""
     claimed: int
+    """Messages that somebody holds in ``cur/``."""
     failed: int
+    """Files in ``failed/``: dead letters and copies kept aside."""
     pressure: float
+    """Share of `maxMailboxSize`, 0 to 1; 0 while backpressure is off."""
     oldest_at: int | None = None
     """Wall time in milliseconds at which the message that waits longest was made."""
     consumers: int
+    """Subscriptions that match it, or the adapter."""
     degraded: str | None = None
+    """Why the last store could not be made durable."""
 
 
 class LiveSender(WireModel):
     """What a sender has used of its limit."""
 
     count: int
+    """Publishes within the window that ends now."""
     limit: int
+    """Publishes that the window may hold."""
     window_secs: int
     resets_at: int
     """Wall time in milliseconds at which there is room for one more."""
@@ -72,32 +91,42 @@ class LiveBreaker(WireModel):
     """Whether a target is left alone, and until when."""
 
     subject: str | None = None
+    """The target's; None if its mailbox is gone."""
     state: CircuitState
     consecutive_failures: int
     half_open_successes: int
+    """Probes that went well since it was last open."""
     forced: bool
+    """Whether an operator holds it open."""
     opened_at: int | None = None
+    """Wall time in milliseconds at which it last opened; None while CLOSED."""
     retry_at: int | None = None
     """Wall time in milliseconds from which a probe may pass."""
     transitions: tuple[Transition, ...] = ()
+    """The ten most recent changes at most, oldest first."""
 
 
 class StateUpdate(WireModel):
     """The whole picture, or what has changed in it."""
 
     full: bool = False
+    """Whether this is the whole picture; else it is what has changed."""
     at: int
     """Wall time in milliseconds."""
     throughput: LiveThroughput | None = None
+    """None if it has not changed."""
     mailboxes: dict[str, LiveMailbox] = Field(default_factory=dict)
     """By hash."""
     senders: dict[str, LiveSender] = Field(default_factory=dict)
+    """By the sender's subject."""
     breakers: dict[str, LiveBreaker] = Field(default_factory=dict)
     """By the hash of the target."""
     adapters: dict[str, ConfiguredAdapter] = Field(default_factory=dict)
+    """By id."""
     dead_letters: dict[str, DeadLetterGroup] = Field(default_factory=dict)
     """By ``code/hash``."""
     jobs: dict[str, JobState] = Field(default_factory=dict)
+    """By name."""
     replays: dict[str, ReplayOutcome] = Field(default_factory=dict)
     """By the id of the plan."""
     events: tuple[Event, ...] = ()

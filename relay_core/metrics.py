@@ -93,7 +93,9 @@ class Percentiles(WireModel):
     """The latency of one step in µs, over all deliveries since the start or a later mark."""
 
     count: int
+    """Deliveries that were measured."""
     p50: float | None = None
+    """None if there were none, as with the others."""
     p95: float | None = None
     p99: float | None = None
     longest: int = 0

@@ -85,6 +85,7 @@ class JobRun(WireModel):
     started_at: int
     """Wall time in milliseconds."""
     ended_at: int | None = None
+    """Wall time in milliseconds; None while it is under way."""
     outcome: Outcome | None = None
     """None while it is under way."""
     arguments: JobArguments | None = None
@@ -96,6 +97,7 @@ class JobRun(WireModel):
     reports: list[str] | None = None
     """The days of which it has made reports, if it says so."""
     error: str | None = None
+    """Why it did not end well."""
     output: str | None = None
     """The end of what a job in a process of its own has printed."""
 
@@ -108,12 +110,14 @@ class JobState(WireModel):
     schedule: str
     """In words, such as ``every 60 s`` or ``daily at 02:15 UTC``."""
     enabled: bool
+    """Whether it runs by itself."""
     problem: str | None = None
     """Why it cannot run."""
     next_run: int | None = None
     """Wall time in milliseconds; None if it does not run by itself."""
     running: bool = False
     last: JobRun | None = None
+    """The run under way, or else the last one since the supervisor started."""
 
 
 class AdapterState(WireModel):
@@ -123,15 +127,21 @@ class AdapterState(WireModel):
     state: StateName
     """Its own word, or ``error`` while its health probe fails."""
     detail: str | None = None
+    """More about the state, in its own words."""
     since: int
     """Wall time in milliseconds at which this state began."""
     healthy: bool | None = None
     """What the last probe found; None if it has none, or has said something newer since."""
     patterns: tuple[str, ...]
+    """Subjects whose messages it takes."""
     priority: int = 0
+    """Of several adapters the one with the highest gets a message first."""
     detached: bool = False
+    """Whether a publish counts it once its copy is stored, without waiting for its answer."""
     delivered: int = 0
+    """Since the supervisor started it; a reload does not begin anew."""
     failed: int = 0
+    """Counted alike."""
     depth: int = 0
     """Messages that wait for it."""
     last_error: str | None = None
@@ -143,12 +153,14 @@ class ConfiguredAdapter(WireModel):
 
     id: str
     type: str
+    """As in adapters.json; a plugin's file is named by its path."""
     enabled: bool = True
     problem: str | None = None
     """What is wrong with the entry, or why the adapter does not start, in words an operator can act on."""
     warning: str | None = None
     """What works, and had better be changed, such as a secret in the file itself."""
     restarts: int = 0
+    """Starts made because it was in error."""
     retry_at: int | None = None
     """Wall time in milliseconds at which a start is tried again."""
     state: AdapterState | None = None
@@ -177,7 +189,9 @@ class TokenInfo(WireModel):
     """Whom a token is for; its secret is known to its holder alone."""
 
     id: str
+    """For `tokens.remove`; it is no secret."""
     pattern: str
     """The subjects that its holder may publish as and read."""
     note: str | None = None
     created_at: str
+    """An ISO 8601 instant."""

@@ -135,6 +135,7 @@ class ServerInfo(Result):
 
     version: str
     protocol: int
+    """The version of the protocol that it speaks."""
     pid: int
     durability: str
     """`fsync` or `os`."""
@@ -160,6 +161,7 @@ class ServerStatus(Result):
     server: ServerInfo
     endpoints: int
     subscriptions: int
+    """To messages, not to signals."""
     connections: int
     """Open on the socket."""
     waiting: int
@@ -169,7 +171,9 @@ class ServerStatus(Result):
     breakers: list[TargetBreaker]
     """Those that are not closed."""
     rates: MetricsSnapshot
+    """Counted since the start."""
     dead_letters: list[DeadLetterGroup]
+    """Largest group first."""
     adapters: list[ConfiguredAdapter]
     jobs: list[JobState]
     problems: list[str]
@@ -180,6 +184,7 @@ class Reloaded(Result):
     """What is wrong with the operator's files, after reading them again."""
 
     problems: list[str]
+    """Empty if all is well."""
 
 
 # Publishing and subscribing
@@ -214,8 +219,11 @@ class WireError(Result):
     """An error, as JSON-RPC has it."""
 
     code: int
+    """JSON-RPC's number; the word for programs is `code` in `data`."""
     message: str
+    """A sentence for people."""
     data: dict[str, Any] = Field(default_factory=dict)
+    """The class (`error`), the word (`code`) and the fields of the error."""
 
 
 class BatchOutcome(Result):
@@ -263,6 +271,7 @@ class SubscriptionParams(Params):
     """A subscription of this connection."""
 
     subscription_id: str
+    """As the answer to subscribing has named it."""
 
 
 class DeliveryParams(Params):
@@ -302,6 +311,7 @@ class WaitParams(SubjectParams):
     """Whose messages to wait for."""
 
     limit: Limit = 50
+    """Ids to return at most."""
     after: str | None = None
     """Only messages whose id comes after this one."""
     answer_to: str | None = None
@@ -423,7 +433,9 @@ class DeadLettersParams(Params):
     """Which dead letters to list."""
 
     filter: DeadLetterFilter | None = None
+    """Without it, all of them."""
     limit: Limit = 100
+    """As many as fit into a frame come at most."""
     cursor: str | None = None
     """Where the page before this one ended."""
 
@@ -469,6 +481,7 @@ class PlanParams(Params):
     ids: list[str] | None = None
     """Messages, or one target's copy of a message as `ID/HASH`."""
     filter: DeadLetterFilter | None = None
+    """Without it and without `ids`, all of them."""
     fresh_budget: bool = False
     """Whether hops, chain and calls begin anew."""
 
@@ -513,6 +526,7 @@ class Replay(Result):
     """A plan under way, or ended."""
 
     plan_id: str
+    """As `deadletters.plan` has named it."""
     outcome: ReplayOutcome
 
 
@@ -556,6 +570,7 @@ class ExportParams(Params):
     plan_id: str | None = None
     """Those of this plan and no others, as it has frozen them."""
     limit: Limit = 100
+    """As many as fit into a frame come at most."""
     cursor: str | None = None
     """Where the part before this one ended."""
 
@@ -592,6 +607,7 @@ class ForceBreakerParams(Params):
     target: str
     """Subject or hash."""
     state: Literal["OPEN", "CLOSED"]
+    """`OPEN` holds it, against probes too, until it is reset; `CLOSED` is a reset."""
     reason: str
     """For the breaker's history."""
 
@@ -682,6 +698,7 @@ class IdParams(Params):
     """Which one."""
 
     id: str
+    """A token's id, or a message's; of a conversation, the id of its first message (`traceId`)."""
 
 
 class Spans(Result):
@@ -731,6 +748,7 @@ class WatchParams(Params):
     """A stream of this connection."""
 
     watch_id: str
+    """As `state.watch` has named it."""
 
 
 class Jobs(Result):
@@ -763,6 +781,7 @@ class Report(Result):
     made_at: int
     """Wall time in milliseconds."""
     bytes: int
+    """Size of report.json."""
     complete: bool | None = None
     """Whether the day was over when it was made; this and what follows is None if the report does not say."""
     events: int | None = None
@@ -787,6 +806,7 @@ class ReportContent(Result):
     """What is in report.json."""
 
     date: str
+    """As YYYY-MM-DD."""
     report: dict[str, Any]
 
 
@@ -794,6 +814,7 @@ class ConfigState(Result):
     """The configuration in force."""
 
     path: str
+    """Where config.json is, or would be."""
     config: dict[str, Any]
     """Every key, defaults included."""
     problem: str | None = None
@@ -807,7 +828,9 @@ class MessageNote(Result):
     """A message for a subscription; it waits for `ack` or `fail`."""
 
     subscription_id: str
+    """As `subscribe` has named it."""
     delivery_id: str
+    """For `start`, `ack` and `fail`, on this connection."""
     envelope: Envelope
 
 
@@ -815,7 +838,9 @@ class SignalNote(Result):
     """A signal for a subscription."""
 
     subscription_id: str
+    """As `signal.subscribe` has named it."""
     subject: str
+    """Where it was sent to."""
     signal: Signal
 
 
@@ -823,6 +848,7 @@ class StateNote(StateUpdate):
     """The whole state, or what has changed since the note before."""
 
     watch_id: str
+    """As `state.watch` has named it."""
 
 
 class ClosingNote(Result):

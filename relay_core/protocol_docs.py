@@ -74,9 +74,11 @@ _INTRODUCTION = f"""\
 
 <!-- Made from relay_core/protocol.py. Do not edit; run: {COMMAND} -->
 
+For those who write a client in another language, or want to know what a field means. Python programs have
+`RelayClient` in `relay_core`, which also reconnects and retries.
+
 A supervisor listens on one Unix socket. It speaks JSON-RPC 2.0, one JSON object per line, and can be used from a
-shell. This is version {PROTOCOL_VERSION} of the protocol. Python programs have `RelayClient` in `relay_core`, which
-also reconnects and retries.
+shell. This is version {PROTOCOL_VERSION} of the protocol.
 
 ## Connecting
 

@@ -36,7 +36,9 @@ class SenderUsage(WireModel):
 
     sender: str
     count: int
+    """Publishes within the window that ends now."""
     limit: int
+    """Publishes that the window may hold."""
     window_secs: int
     resets_in_ms: int
     """Time until the oldest publish leaves the window and makes room for one more."""

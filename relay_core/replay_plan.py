@@ -43,8 +43,12 @@ class PlanItem(WireModel):
 
     message_id: str
     endpoint_hash: str
+    """The mailbox that the dead letter lies in."""
     endpoint_subject: str
+    """That mailbox's."""
     verdict: str
+    """``will_deliver``; ``breaker_open`` or ``mailbox_full``, for which a run would wait; or, if it would be left
+    alone, ``denied``, ``already_replayed``, ``malformed``, ``no_target`` or ``over_budget``."""
     detail: str | None = None
     failed_at: str | None = None
     """When it had failed; None if it was not there any more."""
@@ -101,8 +105,11 @@ class PlanHead(WireModel):
     """A frozen selection of dead letters, without its items."""
 
     id: str
+    """Good until the supervisor stops; of the plans that were not run, the newest hundred are kept."""
     created_at: str
+    """An ISO 8601 instant."""
     fresh_budget: bool
+    """Whether hops, chain and calls begin anew."""
     total: int
     """How many items there are."""
     counts: dict[str, int]
@@ -168,9 +175,14 @@ class ReplayOutcome(WireModel):
     """What became of a plan."""
 
     delivered: int
+    """Handled, or stored where nobody handles."""
     failed: int
+    """Dead letters again."""
     skipped: int
+    """Left as they were: not to be replayed, or not reached."""
     state: RunState = "finished"
+    """``waiting`` is for a breaker or a full mailbox; ``stopped`` is an end before all were tried."""
     detail: str | None = None
     """What a run waits for, or why it stopped."""
     total: int = 0
+    """Items of the plan."""

@@ -23,7 +23,9 @@ class Rejection(WireModel):
     """A target that refused, and why; ``*`` where the publish itself was refused."""
 
     endpoint_hash: str
+    """The mailbox's hash, or ``*`` where the publish itself was refused."""
     reason: str
+    """``backpressure``, ``circuit_open``, ``rate_limited`` or ``budget_exceeded``."""
 
 
 class AdapterResult(WireModel):
@@ -33,19 +35,24 @@ class AdapterResult(WireModel):
     status: str
     """``delivered``, ``failed``, ``queued`` (still waiting when the answer was due) or ``refused``."""
     error: str | None = None
+    """Why it failed or was refused."""
     duration_ms: float | None = None
+    """From the publish to its answer; None if there was none."""
 
 
 class PublishResult(WireModel):
     """The outcome of a publish; empty parts are left out of its JSON."""
 
     message_id: str
+    """Also there if the message was refused: `traces.get` tells what became of it."""
     delivered_to: int
     """Targets that took the message."""
     rejected: tuple[Rejection, ...] | None = None
+    """Targets that refused it."""
     mailbox_pressure: dict[str, float] | None = None
     """How full each mailbox was, 0 to 1."""
     adapter_results: tuple[AdapterResult, ...] | None = None
+    """Of every adapter that matched."""
 
     @property
     def put_off(self) -> frozenset[str]:

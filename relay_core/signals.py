@@ -41,10 +41,13 @@ class Signal(WireModel):
 
     type: SignalType
     state: str
+    """A word that belongs to the type, such as ``started``; of `backpressure`, ``warning`` or ``critical``."""
     endpoint_subject: str
+    """Whom it is about."""
     timestamp: str
     """When it was said, as an ISO 8601 instant."""
     data: Any = None
+    """Whatever belongs to the type; of `backpressure`, `pressure`, `currentSize` and `maxMailboxSize`."""
 
     @field_validator("timestamp")
     @classmethod

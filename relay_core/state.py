@@ -19,8 +19,11 @@ class MailboxState(WireModel):
 
     subject: str
     hash: str
+    """Its directory's name in ``mailboxes/``."""
     kind: str
+    """``endpoint``, ``adapter``, ``subscription`` (read without an endpoint) or ``none`` (has dead letters alone)."""
     registered: bool
+    """False if it only keeps what it has."""
     depth: int
     """Messages that wait in ``new/``."""
     claimed: int
@@ -28,9 +31,11 @@ class MailboxState(WireModel):
     failed: int
     """Files in ``failed/``: dead letters and copies kept aside."""
     pressure: float
+    """Share of `maxMailboxSize`, 0 to 1; 0 while backpressure is off."""
     oldest_ms: int | None = None
     """Age of the message that waits longest."""
     consumers: int
+    """Subscriptions that match it, or the adapter."""
     degraded: str | None = None
     """Why the last store could not be made durable."""
 
@@ -39,6 +44,7 @@ class TargetBreaker(BreakerState):
     """A breaker, and whose it is."""
 
     subject: str | None = None
+    """The target's; None if its mailbox is gone."""
 
 
 def mailbox_states(bus: Bus) -> list[MailboxState]:

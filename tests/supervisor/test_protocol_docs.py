@@ -16,9 +16,13 @@ from typing import Any
 
 import pytest
 
+from relay_core.deadletters import Code
+from relay_core.delivery import Status
 from relay_core.frames import ERROR_CLASSES, PROTOCOL_NUMBERS
 from relay_core.protocol import METHODS, NOTIFICATIONS
 from relay_core.protocol_docs import COMMAND, protocol_markdown
+from relay_core.replay_plan import Verdict
+from relay_core.results import Reason
 from relay_supervisor.connection import IN_FLIGHT, LINE_SECS
 from relay_supervisor.server import MAX_CONNECTIONS
 from tests.supervisor.daemon import a_daemon
@@ -91,6 +95,18 @@ def test_it_has_every_method_notification_and_error() -> None:
     assert {f"Notification `{name}`" for name in NOTIFICATIONS} <= set(headings)
     for word in (*ERROR_CLASSES, *PROTOCOL_NUMBERS):
         assert f"| `{word}` | " in page
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [("code", Code), ("verdict", Verdict), ("reason", Reason), ("status", Status)],
+    ids=lambda one: one if isinstance(one, str) else "",
+)
+def test_every_word_that_a_field_may_have_is_on_the_page(row: str, words: type[Any]) -> None:
+    known = {value for name, value in vars(words).items() if name.isupper()}
+    said = re.findall(rf"^\| `{row}` \| string \| always \| (.*) \|$", PAGE.read_text(), re.MULTILINE)
+    assert known
+    assert any({f"`{word}`" for word in known} <= set(re.findall("`[a-z_]+`", text)) for text in said)
 
 
 def test_every_link_leads_somewhere_and_nothing_is_described_twice() -> None:
