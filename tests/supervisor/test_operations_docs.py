@@ -380,14 +380,3 @@ def test_every_command_that_a_page_names_is_there(page: str) -> None:
         assert command is not None, f"{program} {first}"
         if rest and hasattr(command, "get_command"):
             assert command.get_command(None, rest[0]) is not None, f"{program} {first} {rest[0]}"
-
-
-@pytest.mark.parametrize("page", SCRIPTED)
-def test_every_link_of_a_page_leads_somewhere(page: str) -> None:
-    for link in re.findall(r"\]\(([^)]+)\)", (DOCS / page).read_text()):
-        path, _, anchor = link.partition("#")
-        target = (DOCS / path) if path else DOCS / page
-        assert target.is_file(), link
-        headings = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE)
-        anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-        assert not anchor or anchor in anchors, link
