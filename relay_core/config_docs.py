@@ -96,7 +96,9 @@ What a bad file does:
   next start.
 - `tokens.json` that is broken, or that others can read: no token is good until it is repaired. The operator's own
   still is.
-- `agents.json`: descriptions are missing, and no agent can be added or removed. Nothing else is affected.
+- `agents.json`, which is read at the start alone: descriptions are missing, and no agent can be added or removed until
+  it is repaired and the supervisor restarted. Nothing else is affected. What you write into it while a supervisor runs
+  is lost with the next `relay agent add` or `relay agent rm`.
 - `adapters.json`: a bad entry is left out and named, the others run. A file that is no JSON at all changes nothing
   that runs.
 
