@@ -15,7 +15,8 @@ from urllib.parse import quote
 from relay_core.clock import SystemClock
 from relay_core.config import RelayConfig, load_config
 from relay_core.errors import ConfigError
-from relay_supervisor.survey import PATH_MAX, Finding, Place, is_alive, listens, shell
+from relay_supervisor.server import PATH_MAX
+from relay_supervisor.survey import Finding, Place, is_alive, listens, shell
 
 if TYPE_CHECKING:
     from relay_supervisor.adapters.file import Entry

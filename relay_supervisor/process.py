@@ -124,7 +124,8 @@ async def _stay_alive(supervisor: Supervisor, notifier: Notifier) -> None:
 def _status(supervisor: Supervisor) -> str:
     services = supervisor.services
     metrics = services.relay.metrics()
-    problems = f", {len(services.problems())} problems" if services.problems() else ""
+    count = len(services.problems())
+    problems = f", {count} problems" if count else ""
     return (
         f"{len(services.relay.endpoints())} endpoints, {len(services.connections)} connections, "
         f"{metrics.rate_60s:g} messages/s{problems}"

@@ -39,7 +39,8 @@ logger = logging.getLogger(__name__)
 
 DRAIN_SECS = 10.0
 MAX_CONNECTIONS = 1000
-_MAX_PATH = 107 if sys.platform == "linux" else 103
+PATH_MAX = 107 if sys.platform == "linux" else 103
+"""Bytes that a socket's path may have."""
 _BACKLOG = 256
 _FINISHING = frozenset(
     {"start", "ack", "fail", "inbox.complete", "inbox.fail", "server.hello", "server.info", "server.ping"}
@@ -167,9 +168,9 @@ class SocketServer:
 
     def _bind(self) -> socket.socket:
         path = self.path
-        if len(os.fsencode(path)) > _MAX_PATH:
+        if len(os.fsencode(path)) > PATH_MAX:
             raise StorageError(
-                f"the socket's path {path} is longer than {_MAX_PATH} bytes: choose a shorter one with --socket",
+                f"the socket's path {path} is longer than {PATH_MAX} bytes: choose a shorter one with --socket",
                 code="socket_path_too_long",
                 path=str(path),
             )
@@ -220,15 +221,13 @@ def peer_uid(sock: Any) -> int | None:
         return int(struct.unpack_from("=II", data)[1])
 
 
-def raise_file_limit() -> int:
-    """Let this process have as many files open as it is allowed to; return how many."""
+def raise_file_limit() -> None:
+    """Let this process have as many files open as it is allowed to, and can have a use for."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 65_536 if hard == resource.RLIM_INFINITY else min(hard, 65_536)
     if soft < wanted:
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-            return wanted
-    return soft
 
 
 def _check_directory(directory: Path) -> None:

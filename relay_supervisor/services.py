@@ -11,7 +11,7 @@ from pathlib import Path
 from relay_core import __version__
 from relay_core.core import RelayCore
 from relay_core.protocol import PROTOCOL_VERSION, Promise, ServerInfo
-from relay_core.tasks import Tasks as Background
+from relay_core.tasks import Tasks
 from relay_supervisor.adapters.configured import ConfiguredAdapters
 from relay_supervisor.agents import Agents
 from relay_supervisor.connection import Connection
@@ -33,7 +33,7 @@ class Services:
     operator_token: str
     deliveries: Deliveries
     stream: StateStream
-    tasks: Background
+    tasks: Tasks
     """Small work that connections leave behind."""
     socket: Path
     started_at: int

@@ -11,21 +11,19 @@ import os
 import shlex
 import socket as sockets
 import stat
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from relay_core.datadir import DataDir
 from relay_core.ids import is_ulid, ulid_ms
+from relay_supervisor.server import PATH_MAX
 
 Level: TypeAlias = Literal["ok", "warn", "fail"]
 Finding: TypeAlias = tuple[Level, str, str | None]
 """How it stands, what was found, and what repairs it."""
 
 SURVEYED = 50_000
-PATH_MAX = 107 if sys.platform == "linux" else 103
-"""Bytes that a socket's path may have."""
 OLD_MS = 36 * 3_600_000
 """Age at which a file in tmp/ has no writer any more."""
 

@@ -87,8 +87,6 @@ class ConfiguredAdapters:
     """Run the adapters of a file on a bus."""
 
     def __init__(self, relay: RelayCore, path: Path, clock: Clock, vault: Vault | None = None) -> None:
-        self.on_change: Callable[[], None] | None = None
-        """Told when `states` or `problem` may have changed."""
         self.problem: str | None = None
         """What is wrong with the file as a whole, or with a binding."""
         self._relay = relay
@@ -166,7 +164,6 @@ class ConfiguredAdapters:
         """
         if self._slot(adapter_id).running is not None:
             await self._relay.probe_adapters(adapter_id)
-            self._changed()
         return self._state(adapter_id)
 
     # Reading the file and doing what it says
@@ -193,17 +190,14 @@ class ConfiguredAdapters:
         else:
             self._relay.set_bindings(file.bindings)  # before an adapter brings a message in
         wanted = {entry.id: entry for entry in entries}
-        try:
-            if name is not None and name not in wanted:
-                raise unknown_adapter(name, wanted)
-            async with asyncio.TaskGroup() as group:
-                for id in self._slots.keys() - wanted.keys():
-                    group.create_task(self._drop(self._slots[id]))
-                for entry in entries:
-                    slot = self._slots.setdefault(entry.id, _Slot(entry))
-                    group.create_task(self._settle(slot, entry, anew=entry.id == name))
-        finally:
-            self._changed()
+        if name is not None and name not in wanted:
+            raise unknown_adapter(name, wanted)
+        async with asyncio.TaskGroup() as group:
+            for id in self._slots.keys() - wanted.keys():
+                group.create_task(self._drop(self._slots[id]))
+            for entry in entries:
+                slot = self._slots.setdefault(entry.id, _Slot(entry))
+                group.create_task(self._settle(slot, entry, anew=entry.id == name))
 
     async def _settle(self, slot: _Slot, entry: Entry, *, anew: bool) -> None:
         """Bring an adapter in line with its entry."""
@@ -304,7 +298,6 @@ class ConfiguredAdapters:
                 slot.forget_failures()
             elif await self._try_start(slot) and again:
                 slot.restarts += 1
-        self._changed()
 
     async def _keep_probing(self) -> None:
         while True:
@@ -316,7 +309,6 @@ class ConfiguredAdapters:
                 continue
             for slot in self._slots.values():
                 self._judge(slot)
-            self._changed()
 
     def _judge(self, slot: _Slot) -> None:
         """Have an adapter restarted if one probe too many was bad."""
@@ -366,10 +358,6 @@ class ConfiguredAdapters:
     def _state(self, adapter_id: str) -> ConfiguredAdapter:
         self._slot(adapter_id)
         return next(state for state in self.states() if state.id == adapter_id)
-
-    def _changed(self) -> None:
-        if self.on_change is not None:
-            self.on_change()
 
 
 async def _caught(work: Callable[..., Coroutine[Any, Any, None]], *arguments: object) -> RelayError | None:

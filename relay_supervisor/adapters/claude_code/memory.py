@@ -11,8 +11,7 @@ from pathlib import Path
 
 import orjson
 
-from relay_core.errors import StorageError
-from relay_core.files import atomic_write
+from relay_core.files import atomic_write, storage_error
 
 _SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 
@@ -52,4 +51,4 @@ class SessionMemory:
         try:
             self._path.unlink(missing_ok=True)
         except OSError as error:
-            raise StorageError(f"cannot remove {self._path}: {error.strerror}", path=str(self._path)) from error
+            raise storage_error("remove", self._path, error) from error

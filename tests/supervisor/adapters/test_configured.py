@@ -821,18 +821,3 @@ async def test_switching_off_ends_the_tries(relay: RelayCore, home: Home, clock:
         assert (state.problem, state.retry_at) == (None, None)
         await probe(clock)
     assert home.starts("a") == 1
-
-
-async def test_every_change_is_told(relay: RelayCore, home: Home, clock: ProbeClock) -> None:
-    unstartable = home.mark("a", "unstartable")
-    home.write(home.entry("a"))
-    async with hosted(relay, home, clock) as host:
-        told = asyncio.Event()
-        host.on_change = told.set
-        unstartable.unlink()
-        clock.advance(1)
-        await told.wait()
-        assert state_of(host).state is not None
-        told.clear()
-        await host.disable("a")
-        assert told.is_set()
