@@ -12,7 +12,8 @@
    for a moment: a connection closed under a peer that writes would take the error with it.
 4. A peer that has closed its end still gets the answers to what it asked (`nc` closes its end first), but for those
    that may never come (`PATIENT`).
-5. When the connection is gone, whoever has registered with `on_closed` is told, once, in reverse order.
+5. When the connection is gone, whoever has registered with `on_closed` is told, once, in reverse order. Who registers
+   again and again does so by a key, so that a connection that lives for months keeps one of them.
 6. Whatever a request does, it gets exactly one answer, unless it was a notification or the connection ends first.
 """
 
@@ -103,7 +104,7 @@ class Connection(asyncio.Protocol):
         self._linger: asyncio.TimerHandle | None = None
         """Set while what comes is thrown away."""
         self._drained: asyncio.Future[None] | None = None
-        self._cleanups: list[Callable[[], None]] = []
+        self._cleanups: dict[object, Callable[[], None]] = {}
         self._greeting: dict[str, Any] | None = service.greeting
 
     # What the rest of the supervisor uses
@@ -145,9 +146,9 @@ class Connection(asyncio.Protocol):
             raise ProtocolError(f"{len(line)} bytes do not fit into a frame of {MAX_FRAME}", code="frame_too_large")
         self._write(line)
 
-    def on_closed(self, cleanup: Callable[[], None]) -> None:
-        """Call back when the connection is gone."""
-        self._cleanups.append(cleanup)
+    def on_closed(self, cleanup: Callable[[], None], *, key: object = None) -> None:
+        """Call back when the connection is gone; the latest of those with the same key is called."""
+        self._cleanups[cleanup if key is None else key] = cleanup
 
     def end(self) -> None:
         """Send what is waiting and begin nothing more, then close."""
@@ -218,7 +219,7 @@ class Connection(asyncio.Protocol):
         self._release()
         for subscription in self.signals.values():
             subscription.close()
-        for cleanup in reversed(self._cleanups):
+        for cleanup in reversed(self._cleanups.values()):
             try:
                 cleanup()
             except Exception:

@@ -70,7 +70,7 @@ class StateStream:
         watch_id = self._bus.new_id()
         self._watchers[watch_id] = connection
         self._behind.add(watch_id)
-        connection.on_closed(lambda: self._forget(watch_id))
+        connection.on_closed(lambda: self._leave(connection), key=self)
         if not self._running:
             self._running = True
             self._tasks.start(self._look_and_send(), name="state stream")
@@ -83,8 +83,12 @@ class StateStream:
         self._forget(watch_id)
         return True
 
+    def _leave(self, connection: Connection) -> None:
+        for watch_id in [id for id, watcher in self._watchers.items() if watcher is connection]:
+            self._forget(watch_id)
+
     def _forget(self, watch_id: str) -> None:
-        self._watchers.pop(watch_id, None)
+        del self._watchers[watch_id]
         self._behind.discard(watch_id)
 
     async def _look_and_send(self) -> None:

@@ -33,8 +33,7 @@ async def register(services: Services, connection: Connection, params: SubjectPa
     validate_subject(subject)
     if _holders(services, subject) - {connection}:
         raise AccessDenied(f"{subject} is another's: choose a random name", code="subject_not_yours", subject=subject)
-    if not connection.identity.replies:
-        connection.on_closed(lambda: _leave(services, connection))
+    connection.on_closed(lambda: _leave(services, connection), key=_leave)
     connection.identity.replies.add(subject)  # before anything waits, so that nobody else can take it meanwhile
     return await services.relay.register_endpoint(subject)
 

@@ -240,6 +240,30 @@ async def test_every_line_has_its_own_deadline(supervisor: Supervisor, monkeypat
         assert (await raw.frame() or {})["id"] == 7
 
 
+@pytest.mark.parametrize(
+    ("begin", "given", "end", "named"),
+    [
+        ("endpoints.register", {"subject": "relay.reply.mine"}, "endpoints.unregister", "subject"),
+        ("state.watch", {}, "state.unwatch", "watchId"),
+        ("subscribe", {"pattern": A}, "unsubscribe", "subscriptionId"),
+        ("signal.subscribe", {"pattern": A}, "signal.unsubscribe", "subscriptionId"),
+    ],
+    ids=["private mailboxes", "state streams", "subscriptions", "signals"],
+)
+async def test_what_a_connection_began_and_ended_is_not_remembered(
+    supervisor: Supervisor, begin: str, given: dict[str, str], end: str, named: str
+) -> None:
+    async with Raw(supervisor.socket) as raw:
+        await raw.call("server.ping")
+        [connection] = supervisor.services.connections
+        kept = set()
+        for _ in range(3):
+            begun = await raw.call(begin, **given)
+            await raw.call(end, **{named: begun[named]})
+            kept.add(len(connection._cleanups))
+        assert len(kept) == 1
+
+
 @pytest.mark.parametrize("how", ["closes", "is killed"])
 @pytest.mark.parametrize(
     "asks",
