@@ -7,12 +7,11 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from relay_core.report import NUMERIC, KeyNumber, NightlyReport, Noted, Plot, ReportTable, TableColumn
-from relay_supervisor.cli.show import columns, cut, lasting, number, paint, safe, terminal_width
+from relay_supervisor.cli.show import columns, cut, lasting, number, padded, paint, safe, terminal_width, wrapped
 
 FEW_ROWS = 10
 _READABLE = 100
@@ -107,7 +106,7 @@ def _opening(report: NightlyReport) -> Iterator[str]:
 def _finding(one: Noted) -> Iterator[str]:
     mark, colour = _MARKS.get(one.level, _MARKS["info"])
     width = min(terminal_width(), _READABLE)
-    title, *more = _wrapped(one.title, width - 2) or [""]
+    title, *more = _wrapped(one.title, width - 2)
     yield f"{paint(mark, colour)} {paint(title, 'bold')}"
     yield from (f"  {paint(line, 'bold')}" for line in more)
     yield from (f"  {line}" for line in _wrapped(one.text, width - 2))
@@ -116,7 +115,7 @@ def _finding(one: Noted) -> Iterator[str]:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    return textwrap.wrap(safe(text), max(width, 20))
+    return wrapped(safe(text), max(width, 20))
 
 
 def _numbers(numbers: Sequence[KeyNumber]) -> Iterator[str]:
@@ -126,11 +125,11 @@ def _numbers(numbers: Sequence[KeyNumber]) -> Iterator[str]:
     ]
     if not cells:
         return
-    heads = ("", "today", "usual", "change", "days before, and this one")
+    heads = ("", "this day", "usual", "change", "days before, and this one")
     widths = [max(columns(row[at]) for row in (heads, *cells)) for at in range(4)]
     room = terminal_width() - sum(widths) - 8
     for at, row in enumerate((heads, *cells)):
-        name, *values = (_padded(row[column], widths[column], right=column > 0) for column in range(4))
+        name, *values = (padded(row[column], widths[column], right=column > 0) for column in range(4))
         trend = cut(row[4], room) if room >= 2 else ""
         line = "  ".join([name, *values, trend]).rstrip()
         yield paint(line, "dim") if at == 0 else line
@@ -144,7 +143,7 @@ def _plots(plots: Sequence[Plot]) -> Iterator[str]:
         known = [at for at in range(min(len(values), len(plot.labels))) if values[at]]
         peak = max(known, key=lambda at: values[at] or 0, default=None)
         said = f"most {shown(values[peak], plot.unit)} at {safe(plot.labels[peak])}" if peak is not None else "nothing"
-        drawn = f"{_padded(safe(plot.title), width)}  {spark(values)}"
+        drawn = f"{padded(safe(plot.title), width)}  {spark(values)}"
         yield f"{drawn}  {paint(said, 'dim')}" if columns(drawn) + columns(said) + 2 <= terminal_width() else drawn
 
 
@@ -170,13 +169,11 @@ def _grid(one: ReportTable, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     while sum(laid[at].width + 2 for at in chosen) - 2 > fits and (less := [at for at in chosen if at not in kept]):
         chosen.remove(less[-1])
     room = min(terminal_width() - sum(laid[at].width + 2 for at in chosen), _BAR)
-    heads = [_padded(safe(laid[at].column.title).upper(), laid[at].width, right=_is_right(laid[at])) for at in chosen]
+    heads = [padded(safe(laid[at].column.title).upper(), laid[at].width, right=_is_right(laid[at])) for at in chosen]
     yield paint("  ".join(heads).rstrip(), "dim")
     largest = max(map(abs, bar), default=0) or 1
     for at in range(len(rows)):
-        cells = [
-            _padded(laid[column].texts[at], laid[column].width, right=_is_right(laid[column])) for column in chosen
-        ]
+        cells = [padded(laid[column].texts[at], laid[column].width, right=_is_right(laid[column])) for column in chosen]
         if drawn and room >= _BAR_LEAST:
             cells.append(_bar(abs(bar[at]) / largest, room))
         yield "  ".join(cells).rstrip()
@@ -195,11 +192,6 @@ def _bar(share: float, width: int) -> str:
     eighths = max(round(min(share, 1.0) * width * 8), 1 if share > 0 else 0)
     full, rest = divmod(eighths, 8)
     return "█" * full + (_EIGHTHS[rest] if rest else "")
-
-
-def _padded(text: str, width: int, *, right: bool = False) -> str:
-    space = " " * (width - columns(text))
-    return space + text if right else text + space
 
 
 def _change(share: float | None) -> str:

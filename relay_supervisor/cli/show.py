@@ -55,15 +55,31 @@ def safe(text: object, width: int | None = None) -> str:
 
 def cut(text: str, width: int) -> str:
     """Return a text that is at most so many columns wide."""
-    if columns(text) <= width:
-        return text
-    kept, used = "", 1  # one for the ellipsis
-    for char in text:
-        used += columns(char)
-        if used > width:
-            break
-        kept += char
-    return kept + "…"
+    return text if columns(text) <= width else _beginning(text, width - 1) + "…"
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """Return a text in lines of at most so many columns (2 or more); a word longer than a line is broken anywhere."""
+    lines, line = [], ""
+    for word in text.split():
+        gap = " " if line else ""
+        if columns(line + gap + word) <= width:
+            line += gap + word
+            continue
+        if columns(word) > width and (begun := _beginning(word, width - columns(line + gap))):
+            line, word = line + gap + begun, word[len(begun) :]
+        lines.append(line)
+        while columns(word) > width:
+            lines.append(_beginning(word, width))
+            word = word[len(lines[-1]) :]
+        line = word
+    return [*lines, line]
+
+
+def padded(text: str, width: int, *, right: bool = False) -> str:
+    """Return a text with spaces up to so many columns."""
+    space = " " * (width - columns(text))
+    return space + text if right else text + space
 
 
 def columns(text: str) -> int:
@@ -92,14 +108,20 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str =
     if not lines:
         yield empty
         return
-    right = [all(isinstance(row[at], _Number) or row[at] == _NOTHING for row in lines) for at in range(len(headers))]
+    right = [
+        any(isinstance(row[at], _Number) for row in lines)
+        and all(isinstance(row[at], _Number) or row[at] == _NOTHING for row in lines)
+        for at in range(len(headers))
+    ]
     widths = [max(columns(header), *(columns(row[at].text) for row in lines)) for at, header in enumerate(headers)]
     last = len(headers) - 1
     widths[last] = min(widths[last], max(terminal_width() - sum(widths[:last]) - 2 * last, _NARROWEST))
-    yield paint("  ".join(_pad(header, widths[at], right[at]) for at, header in enumerate(headers)).rstrip(), "dim")
+    yield paint(
+        "  ".join(padded(header, widths[at], right=right[at]) for at, header in enumerate(headers)).rstrip(), "dim"
+    )
     for row in lines:
         row[last] = row[last]._replace(text=cut(row[last].text, widths[last]))
-        cells = (_coloured(cell, _pad(cell.text, widths[at], right[at])) for at, cell in enumerate(row))
+        cells = (_coloured(cell, padded(cell.text, widths[at], right=right[at])) for at, cell in enumerate(row))
         yield "  ".join(cells).rstrip()
 
 
@@ -125,6 +147,16 @@ def ago(ms: float, now_ms: int) -> str:
     return f"{lasting(max(now_ms - ms, 0) / 1000)} ago"
 
 
+def _beginning(text: str, width: int) -> str:
+    """Return as much of a text as fits into so many columns."""
+    used = 0
+    for at, char in enumerate(text):
+        used += columns(char)
+        if used > width:
+            return text[:at]
+    return text
+
+
 class _Cell(NamedTuple):
     text: str
     colour: str | None = None
@@ -147,11 +179,6 @@ def _cell(value: Any) -> _Cell:
     if isinstance(value, int | float):
         return _Number(number(value))
     return _Cell(safe(value))
-
-
-def _pad(text: str, width: int, right: bool) -> str:
-    space = " " * (width - columns(text))
-    return space + text if right else text + space
 
 
 def _coloured(cell: _Cell, text: str) -> str:

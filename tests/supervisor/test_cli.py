@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from relay_supervisor.cli.show import cut, lasting, safe, table
+from relay_supervisor.cli.show import columns, cut, lasting, safe, table, wrapped
 from tests.supervisor.cli_runner import Relay, a_relay, end, until
 
 
@@ -414,3 +414,25 @@ def test_a_duration_is_told_in_its_two_largest_units(seconds: float, text: str) 
 
 def test_a_cut_text_is_never_wider_than_asked() -> None:
     assert all(len(cut("x" * 50, width)) <= width for width in range(1, 60))
+
+
+WRAPPED: dict[str, tuple[str, list[str]]] = {
+    "words": ("one two three", ["one two", "three"]),
+    "nothing": ("", [""]),
+    "exactly": ("12345678 1", ["12345678", "1"]),
+    "a long word": ("abcdefghijkl m", ["abcdefgh", "ijkl m"]),
+    "a long word after another": ("ab cdefghijklm", ["ab cdefg", "hijklm"]),
+    "wide characters": ("日本語日本語 x", ["日本語日", "本語 x"]),
+    "wide characters after a word": ("abc 日本語日本語", ["abc 日本", "語日本語"]),
+    "no room for half of one": ("abcdef 日本語日本語", ["abcdef", "日本語日", "本語"]),
+}
+
+
+@pytest.mark.parametrize(("text", "lines"), WRAPPED.values(), ids=WRAPPED)
+def test_a_wrapped_text_is_as_wide_as_the_terminal_shows_it(text: str, lines: list[str]) -> None:
+    assert wrapped(text, 8) == lines
+    assert all(columns(line) <= 8 for line in lines)
+
+
+def test_a_column_without_any_number_stands_left() -> None:
+    assert list(table(["LAST", "X"], [[None, "a"], [None, "b"]])) == ["LAST  X", "-     a", "-     b"]
