@@ -103,7 +103,7 @@ async def stop(
 
 @command(app, "doctor", connect=False, examples=["relay-supervisor doctor", "relay-supervisor doctor --json"])
 async def doctor(session: Session) -> int:
-    """Check what a supervisor needs, and say how to repair it.
+    """Check what a supervisor needs, and how to repair it.
 
     Exit code 1 if something would keep it from working.
     """

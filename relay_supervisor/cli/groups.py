@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from relay_supervisor.cli import COMMANDS
+from relay_supervisor.cli.entry import UsageError
 
 COMMON_VALUES = ("--data-dir", "--socket", "--token")
 COMMON_FLAGS = ("--json",)
@@ -33,6 +34,8 @@ class Group(TyperGroup):
         """Put the common options behind the command, and the default command in its place."""
         common, rest = split_common(args)
         if not ctx.resilient_parsing:
+            if common and common[-1] in COMMON_VALUES:
+                raise UsageError(f"Option '{common[-1]}' requires an argument (see '{ctx.command_path} --help')")
             if self.default is not None and _lacks_command(rest):
                 rest = [self.default, *rest]
             rest = rest or ["--help"]

@@ -162,4 +162,11 @@ def _budget(given: str | None) -> dict[str, Any] | None:
     value = parse_json(given, "--budget")
     if not isinstance(value, dict):
         raise UsageError('--budget must be a JSON object, such as {"maxHops": 2}')
+    from relay_core.config import explain_unknown
+    from relay_core.envelope import BudgetOverrides
+
+    known = [field.alias or name for name, field in BudgetOverrides.model_fields.items()]
+    if (unknown := next((key for key in value if key not in known), None)) is not None:
+        # The bus passes over what it does not know: a limit with a typo in it would be none.
+        raise UsageError(f"--budget: {explain_unknown(unknown, known)}")
     return value

@@ -31,6 +31,7 @@ from relay_supervisor.cli.arguments import (
 )
 from relay_supervisor.cli.command import Session, command
 from relay_supervisor.cli.entry import ExitCode, UsageError
+from relay_supervisor.cli.publish import refusal
 from relay_supervisor.cli.show import Painted, number, safe, table
 
 if TYPE_CHECKING:
@@ -145,7 +146,10 @@ async def edit(
     value = parse_json(read_stdin(), "stdin") if payload == "-" else parse_json(payload, "the payload")
     result = await session.client.edit_replay(id, value, endpoint=endpoint, fresh_budget=fresh_budget)
     session.show(result.to_wire(), lambda: [f"{result.message_id} takes its place, delivered to {result.delivered_to}"])
-    return ExitCode.OK if result.delivered_to else ExitCode.REFUSED
+    if not result.delivered_to:
+        session.note(f"relay: nobody got the copy: {refusal(result)}")
+        return ExitCode.REFUSED
+    return ExitCode.OK
 
 
 def add_replay_commands(app: typer.Typer) -> None:

@@ -116,6 +116,7 @@ def test_an_edited_copy_takes_a_dead_letters_place(relay: Relay) -> None:
     assert relay.real("dlq", "edit", ids[0], '{"fixed": true}', "--json").json["deliveredTo"] == 1
     assert relay.waiting("relay.edit.a") == [{"fixed": True}]
     assert "not JSON" in relay("dlq", "edit", ids[1], "{", code=2).err
+    assert "nobody is there" in relay("dlq", "edit", dead(relay, "relay.edit.c")[0], "1", code=4).err
     relay.add("relay.edit.b")
     assert "takes its place" in relay("dlq", "edit", ids[1], "-", "--fresh-budget", stdin="[1]").out
 

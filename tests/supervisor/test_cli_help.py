@@ -60,6 +60,8 @@ MISTAKES = {
     "a typo": (["stauts"], 2, "Did you mean 'status'"),
     "an unknown option": (["dlq", "--bogus"], 2, "relay dlq list --help"),
     "a missing argument": (["trace"], 2, "ID"),
+    "a missing value": (["--socket"], 2, "'--socket' requires an argument"),
+    "a missing value in a group": (["dlq", "--data-dir"], 2, "'--data-dir' requires an argument"),
     "a bad number": (["inbox", "relay.a", "--limit", "0"], 2, "--limit"),
 }
 
