@@ -126,6 +126,7 @@ def test_a_job_runs_by_hand(relay: Relay) -> None:
 
 def test_a_report_is_shown(relay: Relay) -> None:
     assert "relay report run" in relay("report", "show", code=1).err
+    assert "a day is YYYY-MM-DD" in relay("report", "show", "yesterday", code=2).err
     assert relay.daemon is not None
     place = relay.daemon.data_dir / "reports" / "date=2026-01-31"
     place.mkdir(parents=True)
