@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -46,6 +47,7 @@ Ids = Annotated[
     typer.Argument(help="Messages, by id, or one target's copy as ID/HASH.", metavar="ID", show_default=False),
 ]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="At most so many.")]
+Fresh = Annotated[bool, typer.Option("--fresh-budget", help="Hops, chain and calls begin anew.")]
 Where = Annotated[
     str | None,
     typer.Option(
@@ -53,16 +55,26 @@ Where = Annotated[
         metavar="FILTER",
     ),
 ]
-Code = Annotated[str | None, typer.Option(help="Those with this code, such as handler_failed.")]
-Endpoint = Annotated[
-    str | None, typer.Option(help="Those of this subject, pattern or hash.", autocompletion=complete_subject)
-]
-Sender = Annotated[str | None, typer.Option(help="Those from this sender, or a pattern over senders.")]
-Reason = Annotated[str | None, typer.Option(help="Those with this in their reason.")]
-Text = Annotated[str | None, typer.Option(help="Those with this in their payload.")]
-Since = Annotated[str | None, typer.Option(help="Failed after: 2h (ago), 7d, or 2026-01-31T12:00Z.")]
-Before = Annotated[str | None, typer.Option(help="Failed before: the same.")]
-Fresh = Annotated[bool, typer.Option("--fresh-budget", help="Hops, chain and calls begin anew.")]
+
+
+@dataclass
+class FilterOptions:
+    """The options by which a command is told which dead letters are meant."""
+
+    where: Where = None
+    code: Annotated[str | None, typer.Option(help="Those with this code, such as handler_failed.")] = None
+    endpoint: Annotated[
+        str | None, typer.Option(help="Those of this subject, pattern or hash.", autocompletion=complete_subject)
+    ] = None
+    sender: Annotated[str | None, typer.Option(help="Those from this sender, or a pattern over senders.")] = None
+    reason: Annotated[str | None, typer.Option(help="Those with this in their reason.")] = None
+    text: Annotated[str | None, typer.Option(help="Those with this in their payload.")] = None
+    since: Annotated[str | None, typer.Option(help="Failed after: 2h (ago), 7d, or 2026-01-31T12:00Z.")] = None
+    before: Annotated[str | None, typer.Option(help="Failed before: the same.")] = None
+
+    def to_filter(self, ids: list[str] | None = None) -> DeadLetterFilter | None:
+        """Return the filter that the options make, or None if none was given; raises as `dead_letter_filter`."""
+        return dead_letter_filter(ids=ids, **vars(self))
 
 
 def dead_letter_filter(

@@ -1,8 +1,9 @@
 """Make a command of a coroutine: common options, a connection, an exit code.
 
 ``@command(app, "list")`` over ``async def list_things(session: Session, ...)`` registers it. The arguments after the
-session are typer's; --data-dir, --socket, --token and --json are added to each. The coroutine runs with a connected
-client and returns its exit code, or nothing for 0.
+session are typer's, and one that is a dataclass stands for an option of each of its fields; --data-dir, --socket,
+--token and --json are added to each. The coroutine runs with a connected client and returns its exit code, or nothing
+for 0.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
@@ -95,19 +97,33 @@ def command(
     def register(work: Work) -> Work:
         def run(data_dir: Path | None, socket: Path | None, token: str | None, as_json: bool, **given: Any) -> None:
             session = Session(data_dir, socket, token, as_json)
+            for key, kind in grouped.items():
+                given[key] = kind(**{field.name: given.pop(field.name) for field in fields(kind)})
             raise typer.Exit(_run(work, session, given, connect=connect) or 0)
 
-        parameters = list(inspect.signature(work, eval_str=True).parameters.values())[1:]
-        for key, (annotation, default) in _COMMON.items():
-            kind = inspect.Parameter.KEYWORD_ONLY
-            parameters.append(inspect.Parameter(key, kind, default=default, annotation=annotation))
+        parameters: list[inspect.Parameter] = []
+        grouped: dict[str, Any] = {}
+        for one in list(inspect.signature(work, eval_str=True).parameters.values())[1:]:
+            if is_dataclass(one.annotation):
+                grouped[one.name] = one.annotation
+                hints = get_type_hints(one.annotation, include_extras=True)
+                parameters += [
+                    _option(field.name, hints[field.name], field.default) for field in fields(one.annotation)
+                ]
+            else:
+                parameters.append(one.replace(kind=one.KEYWORD_ONLY))
+        parameters += [_option(name, annotation, default) for name, (annotation, default) in _COMMON.items()]
         signed: Any = run
-        signed.__signature__ = inspect.Signature([one.replace(kind=one.KEYWORD_ONLY) for one in parameters])
+        signed.__signature__ = inspect.Signature(parameters)
         signed.__annotations__ = {one.name: one.annotation for one in parameters}
         app.command(name, help=_help(inspect.getdoc(work) or "", more, examples))(run)
         return work
 
     return register
+
+
+def _option(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def print_json(document: Any, *, indent: bool = True) -> None:

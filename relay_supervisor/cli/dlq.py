@@ -9,18 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from relay_supervisor.cli.arguments import (
-    Before,
-    Code,
-    Endpoint,
+    FilterOptions,
     Ids,
     Limit,
     MessageId,
-    Reason,
-    Sender,
-    Since,
-    Text,
-    Where,
-    dead_letter_filter,
     duration,
 )
 from relay_supervisor.cli.command import Session, command
@@ -42,22 +34,13 @@ app = new_group("Dead letters: what could not be delivered, and what to do about
 )
 async def list_dead_letters(
     session: Session,
-    where: Where = None,
-    code: Code = None,
-    endpoint: Endpoint = None,
-    sender: Sender = None,
-    reason: Reason = None,
-    text: Text = None,
-    since: Since = None,
-    before: Before = None,
+    options: FilterOptions,
     limit: Limit = 100,
 ) -> None:
     """List dead letters, newest first."""
     from relay_core.clock import SystemClock, parse_iso
 
-    chosen = dead_letter_filter(
-        where=where, code=code, endpoint=endpoint, sender=sender, reason=reason, text=text, since=since, before=before
-    )
+    chosen = options.to_filter()
     page = await session.client.dead_letter_page(filter=chosen, limit=limit)
     now = SystemClock().now_ms()
     session.show(
@@ -125,33 +108,17 @@ async def purge(
     ids: Ids = None,
     every: Annotated[bool, typer.Option("--all", help="Every dead letter.")] = False,
     older_than: Annotated[str | None, typer.Option(help="Those that failed so long ago: 30d.")] = None,
-    where: Where = None,
-    code: Code = None,
-    endpoint: Endpoint = None,
-    sender: Sender = None,
-    reason: Reason = None,
-    text: Text = None,
-    since: Since = None,
-    before: Before = None,
+    *,
+    options: FilterOptions,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> int:
     """Remove dead letters for good."""
     if older_than is not None:
-        if before is not None:
+        if options.before is not None:
             raise UsageError("--older-than and --before say the same: give one of them")
         duration(older_than, "--older-than")
-        before = older_than
-    chosen = dead_letter_filter(
-        where=where,
-        ids=ids,
-        code=code,
-        endpoint=endpoint,
-        sender=sender,
-        reason=reason,
-        text=text,
-        since=since,
-        before=before,
-    )
+        options.before = older_than
+    chosen = options.to_filter(ids)
     if chosen is None and not every:
         raise UsageError("say which ones: by ID, by --where, --code, --endpoint, --older-than ..., or --all")
     # What fails, or grows old enough, while somebody thinks about the question is not part of it.
@@ -165,21 +132,9 @@ async def purge(
 
 
 @command(app, "export", examples=["relay dlq export > letters.jsonl", "relay dlq export --code cycle | jq .reason"])
-async def export(
-    session: Session,
-    where: Where = None,
-    code: Code = None,
-    endpoint: Endpoint = None,
-    sender: Sender = None,
-    reason: Reason = None,
-    text: Text = None,
-    since: Since = None,
-    before: Before = None,
-) -> None:
+async def export(session: Session, options: FilterOptions) -> None:
     """Print dead letters as JSON lines, oldest first."""
-    chosen = dead_letter_filter(
-        where=where, code=code, endpoint=endpoint, sender=sender, reason=reason, text=text, since=since, before=before
-    )
+    chosen = options.to_filter()
     count = 0
     async for line in session.client.export_dead_letters(filter=chosen):
         sys.stdout.write(line + "\n")

@@ -14,18 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from relay_supervisor.cli.arguments import (
-    Before,
-    Code,
-    Endpoint,
+    FilterOptions,
     Fresh,
     Ids,
     MessageId,
-    Reason,
-    Sender,
-    Since,
-    Text,
-    Where,
-    dead_letter_filter,
     parse_json,
     read_stdin,
 )
@@ -48,18 +40,12 @@ async def make_plan(
     session: Session,
     ids: Ids = None,
     every: Every = False,
-    where: Where = None,
-    code: Code = None,
-    endpoint: Endpoint = None,
-    sender: Sender = None,
-    reason: Reason = None,
-    text: Text = None,
-    since: Since = None,
-    before: Before = None,
+    *,
+    options: FilterOptions,
     fresh_budget: Fresh = False,
 ) -> None:
     """Say what a replay would do with each message; nothing is changed."""
-    plan = await _plan(session, ids, every, fresh_budget, where, code, endpoint, sender, reason, text, since, before)
+    plan = await _plan(session, options, ids, every, fresh_budget)
     session.show(plan.to_wire(), lambda: _plan_lines(plan))
     if plan.items:
         session.note(f"'relay dlq replay --plan {plan.id}' carries it out")
@@ -69,14 +55,8 @@ async def replay(
     session: Session,
     ids: Ids = None,
     every: Every = False,
-    where: Where = None,
-    code: Code = None,
-    endpoint: Endpoint = None,
-    sender: Sender = None,
-    reason: Reason = None,
-    text: Text = None,
-    since: Since = None,
-    before: Before = None,
+    *,
+    options: FilterOptions,
     fresh_budget: Fresh = False,
     plan_id: Annotated[str | None, typer.Option("--plan", help="Carry out this plan.", metavar="PLAN")] = None,
     rate: Annotated[float | None, typer.Option(help="Messages a second, at most.", min=0.001)] = None,
@@ -87,9 +67,7 @@ async def replay(
     """Plan a replay, show the verdicts, and carry it out."""
     document: dict[str, Any] = {}
     if plan_id is None:
-        plan = await _plan(
-            session, ids, every, fresh_budget, where, code, endpoint, sender, reason, text, since, before
-        )
+        plan = await _plan(session, options, ids, every, fresh_budget)
         document["plan"] = plan.to_wire()
         if dry_run or not plan.items:
             session.show(document, lambda: _plan_lines(plan))
@@ -97,7 +75,7 @@ async def replay(
         plan_id = plan.id
         if not session.as_json:
             session.print(_plan_lines(plan))
-    elif dry_run or ids or every or fresh_budget or any((where, code, endpoint, sender, reason, text, since, before)):
+    elif dry_run or ids or every or fresh_budget or options != FilterOptions():
         raise UsageError("--plan is a selection already: give no ids, --all, filter, budget or --dry-run with it")
     run = await session.client.start_replay(plan_id, rate=rate, canary=canary)
     if not no_wait:
@@ -174,22 +152,9 @@ def add_replay_commands(app: typer.Typer) -> None:
 
 
 async def _plan(
-    session: Session,
-    ids: list[str] | None,
-    every: bool,
-    fresh_budget: bool,
-    where: str | None,
-    code: str | None,
-    endpoint: str | None,
-    sender: str | None,
-    reason: str | None,
-    text: str | None,
-    since: str | None,
-    before: str | None,
+    session: Session, options: FilterOptions, ids: list[str] | None, every: bool, fresh_budget: bool
 ) -> ReplayPlan:
-    chosen = dead_letter_filter(
-        where=where, code=code, endpoint=endpoint, sender=sender, reason=reason, text=text, since=since, before=before
-    )
+    chosen = options.to_filter()
     if not ids and chosen is None and not every:
         raise UsageError("say which ones: by ID, by --where, --code, --endpoint, --since ..., or --all")
     return await session.client.plan_replay(ids or None, filter=chosen, fresh_budget=fresh_budget)
