@@ -4,9 +4,9 @@
    exception takes more lines for people; each of those begins with a bar, so it passes for no record.
 2. No text from outside can forge a line, a field or an escape sequence: control characters, line
    and direction marks are escaped, and a field never takes the place of time, level, logger or event.
-3. Secrets are cut out in one place, last before the rendering, so that messages, fields, their
-   names, exceptions and stacks all pass it: by the name of a field, and by how they look in a text.
-   Those that are known (`vault.py`) are cut out of the finished line.
+3. Secrets are cut out in one place (`redaction.py`), last before the rendering, so that messages, fields,
+   their names, exceptions and stacks all pass it. Those that are known (`vault.py`) are cut out of the
+   finished line.
 4. Logging never fails its caller. A record that cannot be rendered is told of in its place, one that
    cannot be written (closed, full, broken pipe) is dropped.
 5. Handlers of others on the root logger are left alone; ours is replaced at each configuration.
@@ -16,10 +16,9 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
@@ -29,8 +28,8 @@ from structlog.typing import EventDict, WrappedLogger
 
 from relay_core.clock import iso
 from relay_core.config import LogsConfig
+from relay_supervisor.redaction import as_text, redact
 
-REDACTED = "[redacted]"
 QUIET = {
     "apscheduler": logging.WARNING,
     "asyncio": logging.WARNING,
@@ -46,9 +45,6 @@ QUIET = {
 _OWN = ("time", "level", "logger", "event")
 # What a record has by itself, or gets from somebody's formatter; the rest is what its caller added.
 _RECORD_KEYS = {*vars(logging.LogRecord("", 0, "", 0, "", (), None)), "message", "asctime"}
-_MAX_TEXT = 16_384
-_MAX_DEPTH = 6
-_MAX_ITEMS = 100
 
 
 def configure_logging(config: LogsConfig, *, stream: TextIO | None = None, conceal: Callable[[str], str] = str) -> None:
@@ -131,112 +127,6 @@ class _Handler(logging.Handler):
             return
 
 
-# Secrets
-
-
-_SECRET_NAME = re.compile(
-    "token|secret|passw(?:or)?d|passphrase|authori[sz]ation|apikey|accesskey|privatekey|signingkey"
-    "|cookie|signature|credential|bearer|jwt"
-)
-_HARMLESS_NAME = re.compile("(?:id|count|path|file|name|pattern)$")
-"""Names that speak about a secret, such as tokenId or password_file."""
-
-_NAME_IN_TEXT = (
-    r"(?:token|secret|passw(?:or)?d|passphrase|authori[sz]ation|api[_-]?key|access[_-]?key|private[_-]?key"
-    r"|signing[_-]?key|cookie|signature|credentials?)"
-)
-_RANDOM = r"[A-Za-z0-9_\-]"
-# Every pattern is linear: none begins with an unbounded repetition that could start anywhere.
-_SECRETS_IN_TEXT: tuple[tuple[re.Pattern[str], str], ...] = (
-    # A header, to the end of its line.
-    (
-        re.compile(
-            r"(?i)\b((?:proxy-)?authorization|(?:set-)?cookie|x-[a-z-]{0,40}(?:token|secret|key|signature))"
-            r"(['\"]?\s{0,4}:\s{0,4})[^\r\n]+"
-        ),
-        rf"\1\2{REDACTED}",
-    ),
-    # A field of a dict, of JSON or of a repr: 'botToken': 'x', "password":"x", secret='x', ?token=x
-    (
-        re.compile(
-            rf"(?i)({_NAME_IN_TEXT}(?:s|[_-]?(?:value|hash|key))?)(\\{{0,8}}['\"]\s{{0,4}}:\s{{0,4}}|\s{{0,2}}=\s{{0,2}})"
-            r"(?!None\b|null\b|true\b|false\b)"
-            r"(?:b?'(?:[^'\\]|\\.)*'?|b?\"(?:[^\"\\]|\\.)*\"?|\\{1,8}['\"][^'\"\\]*|[^\s,;&'\"()\[\]{}]+)"
-        ),
-        rf"\1\2{REDACTED}",
-    ),
-    # The same in prose, for names that no sentence of ours puts before a colon.
-    (
-        re.compile(
-            r"(?i)(passw(?:or)?d|passphrase|secret|api[_-]?key|(?:access|auth|bot|refresh)[_-]?token)(\s{0,2}:\s{0,4})"
-            r"[^\s,;&'\"()\[\]{}]+"
-        ),
-        rf"\1\2{REDACTED}",
-    ),
-    (re.compile(r"(?i)\b(bearer)\s{1,4}[A-Za-z0-9._~+/=\-]{8,}"), rf"\1 {REDACTED}"),
-    # The password of a URL, up to the last @ before its path.
-    (re.compile(r"(://[^\s/:@?#]{0,256}:)[^\s/?#]*@"), rf"\1{REDACTED}@"),
-    # Our own tokens.
-    (re.compile(rf"relay_{_RANDOM}{{32,}}"), REDACTED),
-    # Telegram's, also in the path of a URL.
-    (re.compile(rf"(?<!\d)\d{{5,16}}(?::|%3[Aa]){_RANDOM}{{30,}}"), REDACTED),
-    # Keys of model providers, webhooks, code hosts and chats, and JSON web tokens.
-    (re.compile(rf"(?<![A-Za-z0-9])sk[-_]{_RANDOM}{{16,}}"), REDACTED),
-    (re.compile(r"whsec_[A-Za-z0-9+/=_\-]{8,}"), REDACTED),
-    (re.compile(r"(?<![A-Za-z0-9])(?:gh[a-z]_|github_pat_|xox[a-z]-)[A-Za-z0-9_\-]{16,}"), REDACTED),
-    (re.compile(r"(?<![A-Za-z0-9_\-])eyJ[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]*"), REDACTED),
-)
-
-
-def redact_text(text: str) -> str:
-    """Return a text without what looks like a secret in it, cut to a length that fits a log."""
-    if len(text) > 4 * _MAX_TEXT:
-        text = text[: 4 * _MAX_TEXT]  # what this may cut in two is cut off below
-    for pattern, replacement in _SECRETS_IN_TEXT:
-        text = pattern.sub(replacement, text)
-    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}… ({len(text)} characters)"
-
-
-def redact(value: Any, *, depth: int = 0) -> Any:
-    """Return plain data of strings, numbers, lists and dicts without secrets, whatever the value was."""
-    if value is None or isinstance(value, bool | int):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    if isinstance(value, str):
-        return redact_text(value)
-    if isinstance(value, Mapping | list | tuple | set | frozenset) and depth >= _MAX_DEPTH:
-        return "…"
-    if isinstance(value, Mapping):
-        items = [*value.items()][:_MAX_ITEMS]
-        return {redact_text(_show(key)): _redact_field(_show(key), each, depth + 1) for key, each in items}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [redact(each, depth=depth + 1) for each in [*value][:_MAX_ITEMS]]
-    return redact_text(_show(value))
-
-
-def _redact_field(name: str, value: Any, depth: int) -> Any:
-    # Whether there is a secret, and how many, is none: "requireTokens: true", "tokens: 3".
-    if value is None or isinstance(value, bool) or not is_secret_name(name):
-        return redact(value, depth=depth)
-    if isinstance(value, int | float) and name.endswith("s"):
-        return redact(value)
-    return REDACTED
-
-
-def is_secret_name(name: str) -> bool:
-    """Tell by its name whether a value is a secret."""
-    plain = re.sub("[^a-z0-9]", "", name.lower())
-    return _SECRET_NAME.search(plain) is not None and _HARMLESS_NAME.search(plain) is None
-
-
-def _show(value: object) -> str:
-    try:
-        return value if isinstance(value, str) else repr(value)
-    except Exception:
-        return f"<{type(value).__name__}>"
-
-
 # From a record to a line
 
 
@@ -273,7 +163,7 @@ def _redact_event(logger: WrappedLogger, name: str, event: EventDict) -> EventDi
 
 
 def _json_line(logger: WrappedLogger, name: str, event: EventDict) -> str:
-    return json.dumps(event, default=_show)  # it escapes whatever is not printable ASCII
+    return json.dumps(event, default=as_text)  # it escapes whatever is not printable ASCII
 
 
 _COLOURS = {"debug": "\x1b[2m", "info": "\x1b[32m", "warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[31m"}
@@ -290,7 +180,7 @@ class _HumanLines:
 
     def __call__(self, logger: WrappedLogger, name: str, event: EventDict) -> str:
         blocks = [str(event.pop(key)) for key in ("stack", "stack_info", "exception") if key in event]
-        time, level, source, text = (_escape(_show(event.pop(key))) for key in _OWN)
+        time, level, source, text = (_escape(as_text(event.pop(key))) for key in _OWN)
         line = f"{self._paint(_FAINT, time)} {self._paint(_COLOURS.get(level, ''), f'{level:8}')} {text}"
         for key, value in [*event.items(), ("logger", source)]:
             line += f" {self._paint(_FAINT, _escape(key) + '=')}{_human_value(value)}"
@@ -305,7 +195,7 @@ class _HumanLines:
 def _human_value(value: Any) -> str:
     if isinstance(value, str) and value and not re.search(r"[\s=\"']", value):
         return _escape(value)
-    return _escape(json.dumps(value, ensure_ascii=False, default=_show))
+    return _escape(json.dumps(value, ensure_ascii=False, default=as_text))
 
 
 def _escape(text: str) -> str:

@@ -35,7 +35,7 @@ from relay_core.delivery import Delivery, Status
 from relay_core.errors import ConfigError
 from relay_core.ids import is_ulid
 from relay_core.subjects import subject_hash
-from relay_supervisor.logs import redact_text
+from relay_supervisor.redaction import redact_text
 
 if TYPE_CHECKING:
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter

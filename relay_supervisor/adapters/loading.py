@@ -31,7 +31,7 @@ from relay_core.config import explain_unknown
 from relay_core.errors import ConfigError
 from relay_core.secret import Secret, declares_secrets, find_secrets
 from relay_supervisor.adapters.file import Entry
-from relay_supervisor.logs import is_secret_name
+from relay_supervisor.redaction import is_secret_name
 from relay_supervisor.vault import REDACTED, SHORTEST_SECRET, Vault
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay_core.config import LogsConfig
-from relay_supervisor.logs import REDACTED, configure_logging, redact, redact_text, restore
+from relay_supervisor.logs import configure_logging, restore
+from relay_supervisor.redaction import REDACTED, redact, redact_text
 
 Format = Literal["human", "json"]
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
