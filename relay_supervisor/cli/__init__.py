@@ -7,6 +7,10 @@
    130 interrupted. An error is one line that says what to do; RELAY_DEBUG=1 shows where it came from.
 4. What others have written (payloads, reasons, names) is never let loose on a terminal: see `show.safe`.
 5. What agents start by themselves all the time (`LIGHT`) goes past all this: it must be there at once.
+
+A call goes through `groups.py` (which command is meant), `command.py` (its options and its connection), the command's
+own module, `show.py` (text for people) and, whatever happens, `entry.py` (the exit code). `endpoints.py` is a command
+to begin with; `arguments.py` has what several of them take.
 """
 
 from __future__ import annotations
