@@ -10,6 +10,7 @@ Blocks.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,9 @@ def find_reports(directory: Path) -> list[Report]:
     found = []
     for path in directory.glob("date=*/report.json"):
         name = _NAME.fullmatch(path.parent.name)
-        if name is not None and path.is_file():
-            found.append(_listed(path, name[1]))
+        with suppress(OSError):  # it was removed meanwhile, or is just being replaced
+            if name is not None and path.is_file():
+                found.append(_listed(path, name[1]))
     return sorted(found, key=lambda report: report.date, reverse=True)
 
 
