@@ -160,9 +160,10 @@ async def install_service(
 @command(app, "uninstall-service", connect=False, examples=["relay-supervisor uninstall-service"])
 async def uninstall_service(session: Session) -> None:
     """Remove that file and say what to run next."""
-    from relay_supervisor.service import uninstall_service
+    from relay_supervisor.service import is_ours, service_path, uninstall_service
 
-    _show(session, "removed", uninstall_service())
+    was_there = is_ours(service_path())
+    _show(session, "removed" if was_there else "not there", uninstall_service())
 
 
 def main() -> None:

@@ -39,7 +39,7 @@ _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _MOST_COUNTS = 20
 _ERROR_KEPT = 500
 _MOST_REPORTS = 400
-_MOST = 2**53
+_MOST = 2**53  # what any reader of JSON takes for a whole number
 
 
 @dataclass(slots=True)
@@ -61,12 +61,12 @@ class Said:
             if kind == "progress":
                 self.progress = JobProgress.model_validate(value)
             else:
-                self._end(value)
+                self._take_result(value)
         except (ValueError, ValidationError):
             return False
         return True
 
-    def _end(self, result: dict[str, Any]) -> None:
+    def _take_result(self, result: dict[str, Any]) -> None:
         reports = result.get("reports")
         if isinstance(reports, list):
             self.reports = [day for day in reports if isinstance(day, str) and _DAY.fullmatch(day)][:_MOST_REPORTS]

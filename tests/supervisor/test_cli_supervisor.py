@@ -94,6 +94,7 @@ def test_a_service_is_installed_and_uninstalled(tmp_path: Path, data_dir: Path) 
     assert supervise(relay, "install-service", "--json").json["path"] == str(unit)
     assert supervise(relay, "uninstall-service", "--json").json["nextSteps"]
     assert not unit.exists()
+    assert f"{unit} is not there" in supervise(relay, "uninstall-service").out
     unit.write_text("mine")
     assert "was not written by install-service" in supervise(relay, "uninstall-service", code=1).err
 
