@@ -65,7 +65,8 @@ async def stop(
 ) -> None:
     """Stop the supervisor and return when it has ended.
 
-    It finishes what is in flight. One that does not answer gets SIGTERM, if it holds the data directory.
+    It finishes what is in flight. One that does not answer gets SIGTERM, if it holds the data directory; where a
+    socket was named, the data directory must be, too.
     """
     import asyncio
 
@@ -79,7 +80,8 @@ async def stop(
             pid = client.hello.pid if client.hello else 0
             await client.stop()
     except SupervisorUnavailable as error:
-        if error.code == "outcome_unknown":
+        # A socket that was named need not be that of the default data directory: its supervisor would be another one.
+        if error.code == "outcome_unknown" or (session.socket is not None and session.data_dir is None):
             raise
         # It does not answer. Whoever holds the lock is it, and nobody else is.
         holder = _true_holder(data_path(session.data_dir) / "relay.lock")

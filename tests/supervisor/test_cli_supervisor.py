@@ -55,6 +55,17 @@ def test_a_process_that_only_stands_in_an_old_lock_file_is_left_alone(data_dir: 
         bystander.wait()
 
 
+def test_the_supervisor_of_another_socket_is_left_alone(tmp_path: Path) -> None:
+    with a_relay(tmp_path) as relay:
+        daemon = the_daemon(relay)
+        default = tmp_path / "home" / ".dork" / "relay"
+        default.parent.mkdir(parents=True)
+        default.symlink_to(daemon.data_dir)
+        ran = supervise(Relay(HOME=str(tmp_path / "home")), "stop", "--socket", str(tmp_path / "another.sock"), code=3)
+        assert "another.sock" in ran.err
+        assert f"pid {daemon.pid}" in supervise(relay, "status").out
+
+
 def test_a_supervisor_that_does_not_end_is_waited_for_no_longer_than_asked(tmp_path: Path) -> None:
     with a_relay(tmp_path) as relay:
         daemon = the_daemon(relay)
