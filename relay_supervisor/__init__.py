@@ -12,8 +12,9 @@ A tour of twenty minutes. Each module opens with its rules; read those first, an
 4. What runs by the clock: `jobs.py` (one run at a time, each with an end), `schedule.py` (when), `nightly.py` and
    `child.py` (Spark, in a process of its own), `reports.py` (what it leaves).
 5. The outside: `adapters/`, which has a tour of its own.
-6. What others see of it: `state_view.py` and `state_stream.py` (dashboards), `prometheus.py`, `telemetry.py`. No secret
-   goes along: `vault.py` (those we know), `redaction.py` (what looks like one).
+6. What others see of it: `state_view.py` and `state_stream.py` (dashboards), `prometheus.py` and what it says in
+   `prometheus_metrics.py`, `telemetry.py`. No secret goes along: `vault.py` (those we know), `redaction.py` (what looks
+   like one).
 7. Agents: `agents.py` (who there is), `agent_files/` (how an agent's own configuration is edited), `shim/` (``relay
    mcp`` and ``relay hook``, which an agent starts again and again: the standard library alone).
 

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from relay_core import BackpressureConfig, CircuitBreakerConfig, RelayConfig, RelayCore, ReliabilityConfig
 from relay_core.breaker import CircuitState
 from relay_core.errors import ConfigError
-from relay_supervisor import prometheus
+from relay_supervisor import prometheus, prometheus_metrics
 from relay_supervisor.prometheus import MAX_CONNECTIONS, PrometheusServer
 
 CONFIG = RelayConfig(
@@ -145,7 +145,7 @@ async def test_breakers_are_counted_and_those_that_are_not_closed_are_named(
 async def test_only_the_fullest_mailboxes_are_named_beyond_the_limit(
     relay: RelayCore, server: PrometheusServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prometheus, "MAX_MAILBOXES", 2)
+    monkeypatch.setattr(prometheus_metrics, "MAX_MAILBOXES", 2)
     for name in "abcd":
         await relay.register_endpoint(f"relay.agent.{name}")
     for subject in ("relay.agent.b", "relay.agent.d", "relay.agent.d"):
