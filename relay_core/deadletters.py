@@ -24,9 +24,11 @@ from pydantic import ConfigDict, ValidationError, field_validator
 from relay_core.clock import LAST_MS, iso, parse_iso
 from relay_core.delivery import Delivery, TargetKind, stored_delivery
 from relay_core.envelope import Envelope
+from relay_core.errors import InvalidPayload
 from relay_core.filter_language import BODY, FAILED, Term, parse_filter
 from relay_core.ids import ulid_ms
 from relay_core.model import WireModel
+from relay_core.payload import check_depth
 
 DAMAGED = "the record is damaged: "
 """How the reason of a record that cannot be read begins."""
@@ -217,8 +219,11 @@ def decode_dead_letter(message_id: str, data: bytes) -> DeadLetter:
         record = orjson.loads(data)
         if not isinstance(record, dict):
             raise ValueError("not an object")
+        check_depth(data, record, around=2)
         record["messageId"] = message_id
         letter = DeadLetter.model_validate(record)
+    except InvalidPayload as error:
+        raise ValueError(error.message) from error
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         raise ValueError(f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}") from error

@@ -19,9 +19,10 @@ from pydantic import (
 )
 
 from relay_core.clock import parse_iso
-from relay_core.errors import InvalidSubject
+from relay_core.errors import InvalidPayload, InvalidSubject
 from relay_core.ids import is_ulid
 from relay_core.model import WireModel
+from relay_core.payload import check_depth
 from relay_core.subjects import validate_subject
 
 Count = Annotated[int, Field(ge=0)]
@@ -130,7 +131,11 @@ def decode_envelope(data: bytes) -> Envelope:
         ValueError: if the bytes are no valid envelope; the text says what is wrong.
     """
     try:
-        return Envelope.model_validate(orjson.loads(data))
+        document = orjson.loads(data)
+        check_depth(data, document, around=1)
+        return Envelope.model_validate(document)
+    except InvalidPayload as error:
+        raise ValueError(error.message) from error
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "envelope"

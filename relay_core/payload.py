@@ -102,6 +102,17 @@ def encode_payload(payload: Any, *, limit: int) -> bytes:
     return data
 
 
+def check_depth(data: bytes, document: Any, *, around: int) -> None:
+    """Check a document that others may have written, and its text: a payload may have so many levels around it.
+
+    Raises:
+        InvalidPayload: if it is deeper. It could be read all the same, but never be written again.
+    """
+    levels = MAX_DEPTH + around
+    if data.count(b"[") + data.count(b"{") > levels:  # each level opens a bracket
+        _check_values(document, levels)
+
+
 def _refuse(payload: Any, error: Exception) -> InvalidPayload:
     if "recursion" in str(error).lower() or "depth" in str(error).lower():
         return _too_deep()
@@ -116,13 +127,13 @@ def _too_deep() -> InvalidPayload:
     )
 
 
-def _check_values(payload: Any) -> None:
+def _check_values(payload: Any, levels: int = MAX_DEPTH) -> None:
     level: list[Any] = [payload]
-    for depth in range(MAX_DEPTH + 1):
+    for depth in range(levels + 1):
         below: list[Any] = []
         for value in level:
             if isinstance(value, dict | list | tuple):
-                if depth == MAX_DEPTH:
+                if depth == levels:
                     raise _too_deep()
                 below.extend(value.values() if isinstance(value, dict) else value)
             elif isinstance(value, float) and not isfinite(value):

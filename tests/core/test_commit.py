@@ -414,6 +414,27 @@ class TestInTheBus:
             await core.idle()
         assert handled == [1]
 
+    @pytest.mark.parametrize("levels", [100, 300, 1000])
+    async def test_a_dropped_file_stops_no_commit_however_it_is_nested_and_laid_out(
+        self, data_dir: Path, levels: int
+    ) -> None:
+        async with RelayCore(data_dir) as core:
+            endpoint = await core.register_endpoint("a.b")
+            sent = (await core.publish("a.b", 0, sender="s")).message_id
+            (envelope,) = await core.claim("a.b")
+            await core.complete("a.b", sent)
+            deep = orjson.Fragment(b"[\n" * levels + b"]\n" * levels)
+            draft = data_dir / "draft"
+            draft.write_bytes(orjson.dumps(envelope.to_wire() | {"payload": deep}))
+            draft.rename(endpoint.maildir_path / "new" / f"{sent}.json")
+            async with asyncio.timeout(30):
+                await core.wait_inbox("a.b")
+                for taken in await core.claim("a.b"):
+                    await core.fail("a.b", taken.id, "no good")
+                (letter,) = await core.dead_letters()
+                assert letter.code == ("consumer_failed" if levels == 100 else "malformed")
+                assert (await core.publish("a.b", 1, sender="s")).delivered_to == 1
+
     async def test_without_fsync_nothing_is_synced(self, data_dir: Path, syncs: Syncs) -> None:
         async with RelayCore(data_dir, RelayConfig(durability="os")) as core:
             await core.register_endpoint("a.b")

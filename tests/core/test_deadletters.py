@@ -175,6 +175,9 @@ DAMAGE = {
     "no UTF-8": b'{"reason": "\xff"}',
     "nothing in it": b"{}",
     "deep": b"[" * 5000,
+    "a payload that is deep": record(
+        envelope=orjson.loads(encode_envelope(envelope(ID))) | {"payload": orjson.Fragment(b"[" * 300 + b"]" * 300)}
+    ),
     "no reason": record(reason=None),
     "no code": record(code=7),
     "no instant": record(failedAt="yesterday"),

@@ -112,6 +112,18 @@ def test_json_of_another_shape_raises_value_error(data: bytes) -> None:
         decode_envelope(data)
 
 
+@pytest.mark.parametrize("key", ["payload", "colour"])
+def test_what_is_nested_deeper_than_a_payload_may_be_is_no_envelope(key: str) -> None:
+    # orjson reads four times as deep as it writes: what it reads could not be kept.
+    def stored(levels: int) -> bytes:
+        return orjson.dumps({**STORED, key: orjson.Fragment(b"[" * levels + b"]" * levels)})
+
+    assert decode_envelope(stored(100)).id == ID
+    for levels in (101, 300, 1000):
+        with pytest.raises(ValueError, match="nested deeper than 100 levels"):
+            decode_envelope(stored(levels))
+
+
 def test_an_envelope_cannot_be_changed() -> None:
     envelope = decode_envelope(orjson.dumps(STORED))
     with pytest.raises(ValidationError, match="frozen"):

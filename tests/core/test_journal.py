@@ -315,3 +315,12 @@ def test_a_transaction_says_what_it_must() -> None:
         "dedupe": "s d",
         "result": {"messageId": "id"},
     }
+
+
+def test_what_others_have_laid_out_over_lines_is_one_line_here(tmp_path: Path) -> None:
+    message = {"a": "1\n2", "b": [1, {"c": None}]}
+    laid_out = orjson.dumps(message, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    journal = start(tmp_path)
+    journal.append([transaction("id", [("new", "box", "id", laid_out)], sync=True), LINES[0]])
+    assert read(journal) == [{"id": "id", "ops": [["new", "box", "id", message]], "sync": True}, RECORDS[0]]
+    journal.close()
