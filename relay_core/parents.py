@@ -18,9 +18,10 @@ from relay_core.index import Index
 from relay_core.mailboxes import Mailboxes
 from relay_core.subjects import subject_hash
 
+# What was no message (malformed) has a row without a budget: it is nobody's parent.
 _QUERY = """
-    SELECT target, trace_id, hops_after, max_hops, ancestors, expires_ms, calls_after
-    FROM deliveries WHERE message_id = ? AND status != 'refused'
+    SELECT trace_id, hops_after, max_hops, ancestors, expires_ms, calls_after
+    FROM deliveries WHERE message_id = ? AND status != 'refused' AND max_hops > 0
     ORDER BY target = ? DESC, calls_after, hops_after DESC LIMIT 1
 """
 
@@ -50,7 +51,7 @@ class Parents:
             return None  # the index never fails a publish
         if row is None:
             return None
-        _, trace_id, hops, max_hops, ancestors, expires, calls = row
+        trace_id, hops, max_hops, ancestors, expires, calls = row
         budget = Budget(
             hop_count=hops,
             max_hops=max_hops,

@@ -198,6 +198,18 @@ async def test_a_refused_publish_is_nobodys_parent(relay: RelayCore, data_dir: P
     assert [one.reason for one in child.rejected or ()] == ["budget_exceeded"]
 
 
+async def test_what_was_no_message_is_nobodys_parent(relay: RelayCore, data_dir: Path) -> None:
+    (data_dir / "draft").write_bytes(b"<message/>")
+    place = next(one.maildir_path for one in relay.endpoints() if one.subject == B)
+    os.rename(data_dir / "draft", place / "new" / f"{UNKNOWN}.json")
+    await relay.wait_inbox(B)
+    assert await relay.claim(B) == []
+    assert [(letter.message_id, letter.code) for letter in await relay.dead_letters()] == [(UNKNOWN, "malformed")]
+    child = await relay.publish(A, 1, sender=SENDER, parent_id=UNKNOWN)
+    assert child.delivered_to == 1
+    assert left(await received(relay, A))[:4] == (1, 4, 5, (A,))
+
+
 async def test_without_an_index_the_publish_goes_on(relay: RelayCore, data_dir: Path) -> None:
     parent = await relay.publish(A, 1, sender=SENDER)
     await relay.claim(A)
