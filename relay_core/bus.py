@@ -355,15 +355,16 @@ class Bus:
 
     async def _rescan(self) -> None:
         for mailbox in self.mailboxes:
-            names = await asyncio.to_thread(mailbox.maildir.names, "new")
-            await self._discovered(mailbox, sorted(names))
+            await self._discovered(mailbox, await asyncio.to_thread(mailbox.strangers))
 
     def _dropped(self, hash: str, name: str) -> None:
         mailbox = self.mailboxes.get(hash)
-        if mailbox is not None:
+        if mailbox is not None and not mailbox.has(name.removesuffix(".json")):
             self.tasks.start(self._discovered(mailbox, [name]), name="drop")
 
     async def _discovered(self, mailbox: Mailbox, names: list[str]) -> None:
+        if names and mailbox.reserved:
+            await self.commits.settled()  # one of them may be our own, on disk already and about to be counted
         for bad in mailbox.discover(names):
             await self.parking.set_aside(mailbox, bad)
         if mailbox.keep:

@@ -164,6 +164,11 @@ class Commits:
         change.settle()
         return True
 
+    async def settled(self) -> None:
+        """Return once every change that was handed in before is settled: none has files that memory does not know."""
+        if self._thread is not None:
+            await self.commit(Change("", ()))
+
     def note_gone(self, mailbox: str, message_id: str) -> None:
         """Say in the journal that a message is finished, before its file is removed.
 

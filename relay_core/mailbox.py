@@ -190,18 +190,23 @@ class Mailbox:
         return bad
 
     def discover(self, names: list[str]) -> list[BadFile]:
-        """Note files in ``new/`` that are not known yet; return those that are no messages."""
+        """Note files in ``new/`` that are not known yet, if they are still there; return those that are no messages."""
         bad = []
         for name in names:
             message_id = name[:-5]
             if name.endswith(".json") and is_ulid(message_id):
-                if message_id not in self._known and message_id not in self.claimed:
+                is_known = message_id in self._known or message_id in self.claimed
+                if not is_known and NEW in self.maildir.whereabouts(message_id):
                     self._known.add(message_id)
                     self._waiting.append(message_id)
                     self._tell_arrival()
             elif not name.startswith("."):
                 bad.append(BadFile("", NEW, name, f"the name {name!r} is not a message id followed by .json"))
         return bad
+
+    def strangers(self) -> list[str]:
+        """Return the names in ``new/`` that are not known, oldest first. Blocks, and may run in a thread."""
+        return sorted(name for name in self.maildir.names(NEW) if not self.has(name.removesuffix(".json")))
 
     def forget(self, message_id: str) -> None:
         """Drop an id whose file was taken out of ``new/`` by other hands."""

@@ -17,7 +17,7 @@ import orjson
 import pytest
 
 from relay_core.commit import Change, Commits, Op
-from relay_core.config import RelayConfig
+from relay_core.config import LimitsConfig, RelayConfig
 from relay_core.core import RelayCore
 from relay_core.envelope import Envelope
 from relay_core.errors import StorageError
@@ -413,6 +413,35 @@ class TestInTheBus:
             await core.subscribe("a.b", handle)
             await core.idle()
         assert handled == [1]
+
+    @pytest.mark.may_block("it holds the loop until there is a file")
+    async def test_a_file_of_our_own_is_no_discovery_before_it_is_counted(self, data_dir: Path, syncs: Syncs) -> None:
+        handled: list[str] = []
+
+        async def handle(envelope: Envelope) -> None:
+            handled.append(envelope.id)
+
+        async with RelayCore(data_dir, RelayConfig(limits=LimitsConfig(max_payload_bytes=2_000_000))) as core:
+            subjects = [f"a.{number:02d}" for number in range(16)]
+            for subject in subjects:
+                await core.register_endpoint(subject)
+            await core.subscribe("a.>", handle)
+            first = core.bus.mailboxes.select("a.>")[0]
+            syncs.entered.clear()
+            syncs.may_go.clear()
+            async with asyncio.TaskGroup() as group:
+                publish = group.create_task(core.publish("a.>", "x" * 1_000_000, sender="s"))
+                await asyncio.to_thread(syncs.entered.wait)
+                syncs.may_go.set()
+                while not (names := os.listdir(first.maildir.new)):
+                    pass  # the loop is held, so nothing is settled, and the other copies are still being written
+                core.bus.rescan()
+                core.bus.drops._on_drop(first.hash, names[0])  # as a poll of the directory would have it
+            message_id = publish.result().message_id
+            await core.idle()
+            assert handled == [message_id] * len(subjects)
+            assert {span.status for span in await core.trace(message_id)} == {"done"}
+            assert [state.depth for state in core.mailboxes()] == [0] * len(subjects)
 
     @pytest.mark.parametrize("levels", [100, 300, 1000])
     async def test_a_dropped_file_stops_no_commit_however_it_is_nested_and_laid_out(

@@ -194,6 +194,23 @@ class TestDrops:
         assert box.discover([f"{message_id(1)}.json"]) == []
         assert box.depth == 0
 
+    def test_one_that_was_taken_since_it_was_seen_is_not_new(self, box: Mailbox) -> None:
+        put(box, 1)
+        seen = box.maildir.names(NEW)
+        claimed(box)
+        box.maildir.complete(message_id(1))
+        box.claimed.clear()
+        assert box.discover(seen) == []
+        assert box.depth == 0
+
+    def test_strangers_are_what_nobody_has_told_of(self, box: Mailbox) -> None:
+        put(box, 2)
+        names = [drop(box, 3), drop(box, 1)]
+        Path(box.maildir.new, "hello").touch()
+        assert box.strangers() == [*sorted(names), "hello"]
+        box.discover(names)
+        assert box.strangers() == ["hello"]
+
     @pytest.mark.parametrize(
         "name",
         ["hello.json", "hello", f"{message_id(1)}", f"{message_id(1)}.txt", f"{message_id(1).lower()}.json", "json"],
