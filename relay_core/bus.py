@@ -340,6 +340,12 @@ class Bus:
             self.listen(mailbox)
         return mailbox
 
+    def forget(self, mailbox: Mailbox) -> None:
+        """Let go of what is kept for a mailbox that was removed."""
+        self._consumers.pop(mailbox.hash, None)
+        self.drops.remove(mailbox.hash)
+        self.breakers.forget(mailbox.hash)
+
     def _find_open(self, subject: str, kind: str, registered: bool) -> Mailbox | None:
         """Return a subject's mailbox if nothing about it has to be written."""
         known = self.mailboxes.get(subject_hash(subject))

@@ -66,12 +66,13 @@ class Maintenance:
         """Remove mailboxes that are no endpoints and hold nothing; return how many."""
         bus, dropped = self._bus, 0
         async with bus.opening:
-            for mailbox in bus.mailboxes:
+            for position, mailbox in enumerate(bus.mailboxes, 1):
+                if position % _YIELD_EVERY == 0:
+                    await asyncio.sleep(0)
                 path = mailbox.maildir.path
                 try:
                     if not mailbox.about.registered and bus.mailboxes.drop(mailbox):
-                        bus.drops.remove(mailbox.hash)
-                        bus.breakers.forget(mailbox.hash)
+                        bus.forget(mailbox)
                         dropped += 1
                 except OSError:
                     # Not empty after all (a leftover in tmp/, a stranger's file): whole again, as the bus knows it.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sqlite3
+import weakref
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -283,6 +285,39 @@ async def test_mailboxes_that_hold_nothing_are_dropped_unless_they_are_endpoints
     await relay.register_endpoint(B)
     assert (await relay.publish(B, 1, sender=SENDER)).delivered_to == 1
     assert len(await relay.inbox(B)) == 1
+
+
+async def test_any_number_of_mailboxes_is_dropped_and_others_are_let_in(relay: RelayCore) -> None:
+    async def ignore(envelope: Envelope) -> None:
+        pass
+
+    async with await relay.subscribe("relay.reply.*", ignore):
+        for number in range(100):
+            await relay.publish(f"relay.reply.{number}", 1, sender=SENDER)
+        await relay.idle()
+        turns = 0
+        async with asyncio.TaskGroup() as group:
+            dropping = group.create_task(relay.maintenance.drop_empty_mailboxes())
+            while not dropping.done():
+                turns += 1
+                await asyncio.sleep(0)
+    assert dropping.result() == 100
+    assert turns > 5
+
+
+async def test_a_dropped_mailbox_keeps_no_subscription(relay: RelayCore) -> None:
+    async def ignore(envelope: Envelope) -> None:
+        pass
+
+    subscription = await relay.subscribe("relay.reply.*", ignore)
+    await relay.publish("relay.reply.1", 1, sender=SENDER)
+    await relay.idle()
+    assert await relay.maintenance.drop_empty_mailboxes() == 1
+    await subscription.close()
+    there = weakref.ref(subscription)
+    del subscription
+    gc.collect()
+    assert there() is None
 
 
 @pytest.mark.parametrize("leftover", ["tmp/half.json", "new/.hidden", "stranger.txt"])
