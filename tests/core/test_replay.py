@@ -456,6 +456,24 @@ async def test_a_message_nobody_heard_goes_to_its_subject_once_there_is_a_taker(
     assert_counts_are_the_directory(either, data_dir)
 
 
+async def test_what_was_accepted_once_is_replayed_though_the_limit_is_lower_now(
+    relay: RelayCore, data_dir: Path
+) -> None:
+    large = await relay.publish(B, "x" * 100, sender=SENDER)
+    await relay.publish(B, "y", sender=SENDER)
+    await relay.publish(C, "z" * 100, sender=SENDER)
+    for subject in (B, C):
+        await relay.register_endpoint(subject)
+    (data_dir / "config.json").write_text('{"limits": {"maxPayloadBytes": 50}}')
+    relay.bus.reload()
+    outcome = await relay.run_replay((await relay.plan_replay(filter=DeadLetterFilter(endpoint=B))).id)
+    assert (outcome.delivered, outcome.skipped) == (2, 0)
+    assert (await relay.inbox(B))[0].id == large.message_id
+    (left,) = await letters(relay)
+    await relay.replays.edit(left, "short")
+    assert [envelope.payload for envelope in await relay.inbox(C)] == ["short"]
+
+
 async def test_a_message_nobody_heard_whose_new_taker_fails_it_counts_as_failed(
     either: RelayCore, data_dir: Path
 ) -> None:
