@@ -472,7 +472,7 @@ class RelayCore:
             bus.listen(mailbox)
 
     def _target(self, target: str) -> str:
-        hash = target if self.bus.mailboxes.get(target) is not None else subject_hash(target)
-        if self.bus.mailboxes.get(hash) is None:
+        mailbox = self.bus.mailboxes.find(target)
+        if mailbox is None:
             raise NotFound(f"no target {target}", what=target)
-        return hash
+        return mailbox.hash

@@ -41,7 +41,6 @@ from relay_core.maildir import FAILED
 from relay_core.recorder import Recorder
 from relay_core.replay_plan import Key, ReplayPlan
 from relay_core.selection import Selection
-from relay_core.subjects import subject_hash
 
 logger = logging.getLogger(__name__)
 
@@ -75,8 +74,8 @@ class DeadLetterStore:
         meant = self.select(filter)
         keys = await self.keys(meant, include_partial=include_partial)
         if endpoint is not None:
-            target = self._target(endpoint)
-            keys = [key for key in keys if key[1] == target]
+            mailbox = self._mailboxes.find(endpoint)
+            keys = [key for key in keys if mailbox is not None and key[1] == mailbox.hash]
         batches = self.read(keys, meant, include_partial=include_partial)
         return [letter async for batch in batches for letter in batch]
 
@@ -232,9 +231,9 @@ class DeadLetterStore:
         Raises:
             NotFound: if there is none with this id.
         """
-        target = self._target(endpoint)
-        for mailbox in self._mailboxes:
-            if mailbox.dead and target in (None, mailbox.hash):
+        meant = self._mailboxes if endpoint is None else [self._mailboxes.find(endpoint)]
+        for mailbox in meant:
+            if mailbox is not None and mailbox.dead:
                 letter = self._read(mailbox, message_id)
                 if letter is not None:
                     return mailbox, letter
@@ -279,11 +278,6 @@ class DeadLetterStore:
         return dead_delivery(
             letter, target=mailbox.hash, kind=mailbox.about.kind, target_subject=mailbox.subject, status=status
         )
-
-    def _target(self, endpoint: str | None) -> str | None:
-        if endpoint is None or self._mailboxes.get(endpoint) is not None:
-            return endpoint
-        return subject_hash(endpoint)
 
     def _read(self, mailbox: Mailbox, message_id: str) -> DeadLetter | None:
         if not is_ulid(message_id):

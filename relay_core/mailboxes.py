@@ -51,6 +51,10 @@ class Mailboxes:
         """Return a mailbox by its hash."""
         return self._by_hash.get(hash)
 
+    def find(self, name: str) -> Mailbox | None:
+        """Return a mailbox by its hash or its subject."""
+        return self._by_hash.get(name) or self._by_hash.get(subject_hash(name))
+
     def endpoint(self, subject: str) -> Mailbox | None:
         """Return the mailbox of a registered endpoint."""
         return self._by_subject.get(subject)
