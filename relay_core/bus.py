@@ -249,7 +249,7 @@ class Bus:
 
     def _load(self) -> tuple[Recovered, list[tuple[Mailbox, list[BadFile]]]]:
         """Do what a start must read from disk, off the loop."""
-        recovered = recover(self.journal, self.mailboxes.maildir, keep=True)
+        recovered = recover(self.data_dir.journal, self.mailboxes.maildir)
         strays = self.mailboxes.load()
         self.index.open()
         self.access.load()
@@ -262,8 +262,8 @@ class Bus:
 
     async def _remember(self, recovered: Recovered) -> None:
         """Take over what the journal knew, and drop its old segments once the index has it too."""
-        if recovered.completed_ids:
-            self.journal.append([done(message_id) for message_id in recovered.completed_ids])
+        if recovered.cut_short:
+            self.journal.append([done(message_id) for message_id in recovered.cut_short])
         for key, result in recovered.outcomes.items():
             if key not in self.dedupe:  # the index has the exact outcome, the journal what was planned
                 self.dedupe.remember(key, PublishResult.model_validate(result))

@@ -77,13 +77,9 @@ class Journal:
         self.directory.mkdir(mode=0o700, exist_ok=True)
         if self.durability == "fsync":
             fsync_directory(self.directory.parent)
-        self.resume_after(max((sequence for sequence, _ in segments(self.directory)), default=0))
         with self._lock:
+            self._sequence = max((sequence for sequence, _ in segments(self.directory)), default=0)
             self._next_segment()
-
-    def resume_after(self, sequence: int) -> None:
-        """Never use this sequence again, nor one before it: stale bytes must not fit a new segment."""
-        self._sequence = max(self._sequence, sequence)
 
     def close(self) -> None:
         """Stop writing; segments stay for the next start unless they were checkpointed."""

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import orjson
 
-from relay_core.journal import Journal, read_segment, segments, sync_file_system
+from relay_core.journal import read_segment, segments, sync_file_system
 from relay_core.maildir import CUR, FAILED, NEW, STATES, Maildir, Unreadable
 
 _NO_LIMIT = 1 << 40
@@ -31,28 +32,27 @@ _FOREIGN = object()
 class Recovered:
     """What the journal told."""
 
-    completed: int = 0
-    """Messages that had to be completed from the journal."""
-    completed_ids: list[str] = field(default_factory=list)
-    """Transactions without "sync" that a kill had cut short."""
+    repaired: int = 0
+    """Messages whose place in the Maildir was not what the journal says."""
+    cut_short: list[str] = field(default_factory=list)
+    """Transactions without "sync" that a kill had cut short, and that are carried out now."""
     outcomes: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Dedupe id → the outcome of its publish."""
     published: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Dedupe id → the envelope of its publish, as one target got it."""
 
 
-def recover(journal: Journal, maildir: Callable[[str], Maildir], *, keep: bool = False) -> Recovered:
-    """Bring the Maildir up to date with the journal, then drop the journal's old segments.
+def recover(directory: Path, maildir: Callable[[str], Maildir]) -> Recovered:
+    """Bring the Maildir up to date with the segments of the journal in a directory, and make it last.
 
-    With `keep` they stay, for a caller that must first hand on the outcomes; it says `completed_ids`
-    to the journal as done, so that they are not carried out again.
+    The segments stay, for a caller that must first hand on the outcomes; it says `cut_short` to the journal as done, so
+    that they are not carried out again.
     """
     recovered = Recovered()
     states: dict[tuple[str, str], tuple[str, Any]] = {}
     pending: dict[str, list[list[Any]]] = {}
-    old = segments(journal.directory)
     synced = False
-    for sequence, path in old:
+    for sequence, path in segments(directory):
         for record in read_segment(sequence, path):
             if "done" in record:
                 pending.pop(record["done"], None)
@@ -69,17 +69,13 @@ def recover(journal: Journal, maildir: Callable[[str], Maildir], *, keep: bool =
             else:
                 pending[record["id"]] = record["ops"]
     for (mailbox, message), (op, data) in states.items():
-        recovered.completed += _restore(maildir(mailbox), op, message, data)
+        recovered.repaired += _restore(maildir(mailbox), op, message, data)
     for ops in pending.values():
         for op, mailbox, message, *data in ops:
-            recovered.completed += _restore(maildir(mailbox), op, message, data[0] if data else None)
+            recovered.repaired += _restore(maildir(mailbox), op, message, data[0] if data else None)
     if synced:
-        sync_file_system(journal.directory)
-    recovered.completed_ids = list(pending)
-    for sequence, path in old:
-        journal.resume_after(sequence)
-        if not keep:
-            path.unlink(missing_ok=True)
+        sync_file_system(directory)
+    recovered.cut_short = list(pending)
     return recovered
 
 

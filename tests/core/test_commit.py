@@ -88,7 +88,7 @@ class Bench:
         for name in (self.journal.directory.name, BOX):
             shutil.copytree(self.journal.directory.parent / name, killed / name, copy_function=_copy_if_there)
         box = Maildir(killed / BOX)
-        return recover(Journal(killed / "journal", self.journal.durability), lambda _: box), box
+        return recover(killed / "journal", lambda _: box), box
 
 
 def _copy_if_there(source: str, target: str) -> None:
@@ -139,7 +139,7 @@ class TestOs:
             assert [line.get("dedupe") for line in it.lines()] == ["s one", None]
             recovered, _ = it.after_a_kill()
             assert recovered.outcomes == {"s one": {"messageId": message_id(1)}}
-            assert recovered.completed == 0
+            assert recovered.repaired == 0
 
     async def test_what_is_finished_needs_no_line(self, bench: Callable[..., Any]) -> None:
         async with bench("os") as it:

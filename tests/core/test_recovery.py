@@ -49,14 +49,10 @@ class Fixture:
 
     def recover_all(self) -> dict[str, dict[str, Any]]:
         """Recover twice; return what there is of every message."""
-        kept = {path: path.read_bytes() for _, path in segments(self.directory)}
-        outcomes = recover(Journal(self.directory, "fsync"), self._maildir).outcomes
+        outcomes = recover(self.directory, self._maildir).outcomes
         once = self.contents()
-        assert segments(self.directory) == []
-        for path, data in kept.items():  # killed before the journal was dropped
-            path.write_bytes(data)
-        again = recover(Journal(self.directory, "fsync"), self._maildir)
-        assert again.completed == 0, "the second time there was still something to do"
+        again = recover(self.directory, self._maildir)  # killed before the journal was dropped
+        assert again.repaired == 0, "the second time there was still something to do"
         assert again.outcomes == outcomes
         assert self.contents() == once
         return once
@@ -156,7 +152,7 @@ def test_a_bad_line_ends_its_segment_and_no_other(left: Fixture) -> None:
     path.write_bytes(b"x" + path.read_bytes())
     assert left.recover() == {}
     left.journal([line("new"), line("gone")])
-    path = segments(left.directory)[0][1]
+    path = segments(left.directory)[-1][1]
     path.write_bytes(path.read_bytes().replace(b'"gone"', b'"gnoe"'))
     assert left.recover() == {NEW: MESSAGE}
 
@@ -168,7 +164,7 @@ def test_outcomes_are_returned(left: Fixture) -> None:
         transaction(ID, [], sync=False, dedupe="s two", result={"n": 2}),
     ]
     left.journal(lines)
-    found = recover(Journal(left.directory, "fsync"), lambda _: left.box)
+    found = recover(left.directory, lambda _: left.box)
     assert found.outcomes == {"s one": {"n": 1}, "s two": {"n": 2}}
 
 
@@ -188,7 +184,7 @@ def test_what_a_killed_writer_left_in_tmp_holds_nothing_up(left: Fixture) -> Non
 def test_a_foreign_file_in_the_place_of_a_message_is_left_to_the_mailbox(left: Fixture) -> None:
     os.symlink("/etc/hostname", f"{left.box.new}{ID}.json")
     left.journal([line("new")])
-    recover(Journal(left.directory, "fsync"), lambda _: left.box)
+    recover(left.directory, lambda _: left.box)
     assert os.path.islink(f"{left.box.new}{ID}.json")
 
 
@@ -202,23 +198,11 @@ def test_a_message_that_spans_lines_breaks_no_other(left: Fixture) -> None:
     assert left.recover() == {FAILED: {"envelope": MESSAGE}}
 
 
-def test_a_recovered_journal_uses_no_sequence_again(left: Fixture) -> None:
-    left.journal([line("new")], [line("gone")])
-    journal = Journal(left.directory, "fsync")
-    recover(journal, lambda _: left.box)
-    journal.open()
-    assert [sequence for sequence, _ in segments(left.directory)] == [3]
-    journal.close()
-
-
-def test_the_journal_is_dropped_only_once_the_disk_has_everything(
-    left: Fixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_refuses_what_was_recovered_is_an_error(left: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(path: Path) -> None:
         raise OSError("no")
 
     left.journal([line("new")])
     monkeypatch.setattr("relay_core.recovery.sync_file_system", refused)
     with pytest.raises(OSError, match="no"):
-        recover(Journal(left.directory, "fsync"), lambda _: left.box)
-    assert len(segments(left.directory)) == 1
+        recover(left.directory, lambda _: left.box)
