@@ -19,13 +19,11 @@ from pydantic import ValidationError
 from relay_core.config import BudgetConfig, explain_unknown
 from relay_core.envelope import Budget, BudgetOverrides
 from relay_core.errors import InvalidPayload
+from relay_core.model import trusted
 
 DEFAULT_CEILINGS = BudgetConfig()
 
-_FIELDS = set(Budget.model_fields)
 _KNOWN_KEYS = [field.alias or name for name, field in BudgetOverrides.model_fields.items()]
-
-_set = object.__setattr__
 
 
 class BudgetVerdict(NamedTuple):
@@ -123,12 +121,9 @@ def enforce_budget(envelope: Budgeted, endpoint: str, *, now_ms: int) -> BudgetV
 
 
 def _make(hop_count: int, max_hops: int, chain: tuple[str, ...], ttl: int, calls: int) -> Budget:
-    # Every value comes from a validated model, and one budget is made per publish and per target: filling pydantic's
-    # four slots takes 1 µs, validating again 2.5 µs and model_construct 5 µs. A test holds it equal to a validated one.
-    budget = Budget.__new__(Budget)
-    _set(
-        budget,
-        "__dict__",
+    # Every value comes from a validated model, and one budget is made per publish and per target.
+    return trusted(
+        Budget,
         {
             "hop_count": hop_count,
             "max_hops": max_hops,
@@ -137,10 +132,6 @@ def _make(hop_count: int, max_hops: int, chain: tuple[str, ...], ttl: int, calls
             "call_budget_remaining": calls,
         },
     )
-    _set(budget, "__pydantic_fields_set__", _FIELDS)
-    _set(budget, "__pydantic_extra__", None)
-    _set(budget, "__pydantic_private__", None)
-    return budget
 
 
 def _read_overrides(overrides: BudgetOverrides | Mapping[str, Any]) -> BudgetOverrides:

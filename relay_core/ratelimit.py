@@ -133,13 +133,6 @@ class RateLimiter:
         log.append(now)
         return True
 
-    def admit(self, sender: str) -> RateLimitVerdict:
-        """Decide whether the sender may publish now and, if so, record it."""
-        now = self._clock.now_ms()
-        verdict = self.check(sender, now)
-        self.take(sender, now)
-        return verdict
-
     def check(self, sender: str, now: int) -> RateLimitVerdict:
         """Say whether the sender may publish at wall time `now`, and what it has used; record nothing."""
         if not self._enabled:

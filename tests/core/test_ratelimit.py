@@ -20,8 +20,16 @@ def limiter(clock: FakeClock, **config: Any) -> RateLimiter:
     return RateLimiter(RateLimitConfig.model_validate({"window_secs": 10, "max_per_window": 3, **config}), clock)
 
 
+def admit(limits: RateLimiter, sender: str) -> RateLimitVerdict:
+    """Publish now, if that may be, as the pipeline does."""
+    now = limits._clock.now_ms()
+    verdict = limits.check(sender, now)
+    assert limits.take(sender, now) is verdict.allowed
+    return verdict
+
+
 def admitted(limits: RateLimiter, sender: str, times: int) -> int:
-    return sum(limits.admit(sender).allowed for _ in range(times))
+    return sum(admit(limits, sender).allowed for _ in range(times))
 
 
 @pytest.mark.parametrize(
@@ -76,7 +84,7 @@ def test_the_longest_prefix_at_a_token_boundary_wins(overrides: dict[str, int], 
 
 def test_admitting_counts_and_records_in_one_step(clock: FakeClock) -> None:
     limits = limiter(clock)
-    verdicts = [limits.admit(A) for _ in range(4)]
+    verdicts = [admit(limits, A) for _ in range(4)]
     assert [(verdict.allowed, verdict.current_count) for verdict in verdicts] == [
         (True, 0),
         (True, 1),
@@ -94,7 +102,7 @@ def test_senders_do_not_share_a_window(clock: FakeClock) -> None:
 
 def test_the_window_slides_by_the_publish(clock: FakeClock) -> None:
     limits = limiter(clock)
-    limits.admit(A)
+    admit(limits, A)
     clock.advance(4)
     assert admitted(limits, A, 5) == 2
     clock.advance(5.999)
@@ -110,9 +118,9 @@ def test_refused_publishes_do_not_prolong_the_wait(clock: FakeClock) -> None:
     admitted(limits, A, 3)
     for _ in range(9):
         clock.advance(1)
-        assert not limits.admit(A).allowed
+        assert not admit(limits, A).allowed
     clock.advance(1)
-    assert limits.admit(A).allowed
+    assert admit(limits, A).allowed
 
 
 @given(
@@ -129,7 +137,7 @@ def test_no_window_ever_holds_more_than_the_limit_and_none_is_refused_below_it(
         clock.advance(wait_ms / 1000)
         now = clock.now_ms()
         in_window = sum(1 for who, when in log if who == sender and when > now - 10_000)
-        verdict = limits.admit(sender)
+        verdict = admit(limits, sender)
         assert (verdict.allowed, verdict.current_count) == (in_window < limit, in_window)
         if verdict.allowed:
             log.append((sender, now))
@@ -140,20 +148,20 @@ def test_a_wall_clock_that_jumps_back_locks_nobody_out_for_longer_than_a_window(
     limits = limiter(clock)
     admitted(limits, A, 3)
     clock.jump_wall(-back)
-    assert not limits.admit(A).allowed, "and gives no second helping"
+    assert not admit(limits, A).allowed, "and gives no second helping"
     clock.advance(9.999)
-    assert not limits.admit(A).allowed
+    assert not admit(limits, A).allowed
     clock.advance(0.001)
-    assert limits.admit(A).allowed
+    assert admit(limits, A).allowed
 
 
 def test_publishes_before_and_after_a_jump_back_stay_in_order(clock: FakeClock) -> None:
     limits = limiter(clock)
-    limits.admit(A)
+    admit(limits, A)
     clock.advance(5)
-    limits.admit(A)
+    admit(limits, A)
     clock.jump_wall(-2)
-    limits.admit(A)
+    admit(limits, A)
     clock.advance(7)
     assert admitted(limits, A, 5) == 1, "only the first, 5 + 7 - 2 seconds old by the wall clock, has left"
 
@@ -184,7 +192,7 @@ def test_a_restart_is_warmed_from_the_index_in_any_order(clock: FakeClock) -> No
 
 def test_warming_adds_to_what_was_admitted_meanwhile(clock: FakeClock) -> None:
     limits = limiter(clock)
-    limits.admit(A)
+    admit(limits, A)
     limits.warm([(A, clock.now_ms() - 9_000)])
     clock.advance(1)
     assert admitted(limits, A, 5) == 2
@@ -193,16 +201,16 @@ def test_warming_adds_to_what_was_admitted_meanwhile(clock: FakeClock) -> None:
 def test_warmed_entries_from_the_future_count_as_now(clock: FakeClock) -> None:
     limits = limiter(clock)
     limits.warm([(A, clock.now_ms() + 3_600_000)] * 3)
-    assert not limits.admit(A).allowed
+    assert not admit(limits, A).allowed
     clock.advance(10)
-    assert limits.admit(A).allowed
+    assert admit(limits, A).allowed
 
 
 def test_usage_lists_the_busiest_first_and_leaves_out_the_idle(clock: FakeClock) -> None:
     limits = limiter(clock, per_sender_overrides={B: 7})
-    limits.admit("relay.idle")
+    admit(limits, "relay.idle")
     clock.advance(10)
-    limits.admit(A)
+    admit(limits, A)
     clock.advance(4)
     admitted(limits, B, 2)
     assert limits.usage() == [
@@ -218,14 +226,14 @@ def test_usage_tells_exactly_when_there_is_room_again(clock: FakeClock) -> None:
     admitted(limits, A, 2)
     [usage] = limits.usage()
     clock.advance(usage.resets_in_ms / 1000 - 0.001)
-    assert not limits.admit(A).allowed
+    assert not admit(limits, A).allowed
     clock.advance(0.001)
-    assert limits.admit(A).allowed
+    assert admit(limits, A).allowed
 
 
 def test_idle_senders_are_forgotten_and_busy_ones_kept(clock: FakeClock) -> None:
     limits = limiter(clock)
-    limits.admit(A)
+    admit(limits, A)
     clock.advance(5)
     admitted(limits, B, 3)
     clock.advance(5)
@@ -240,7 +248,7 @@ def test_a_new_configuration_applies_at_once_and_keeps_the_log(clock: FakeClock)
     limits.update_config(RateLimitConfig(window_secs=10, max_per_window=3, per_sender_overrides={A: 5}))
     assert admitted(limits, A, 5) == 2
     limits.update_config(RateLimitConfig(window_secs=10, max_per_window=2))
-    verdict = limits.admit(A)
+    verdict = admit(limits, A)
     assert (verdict.allowed, verdict.current_count, verdict.limit) == (False, 5, 2)
     limits.update_config(RateLimitConfig(window_secs=20, max_per_window=6))
     clock.advance(15)
