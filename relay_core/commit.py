@@ -21,7 +21,6 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import threading
 from collections import deque
@@ -30,6 +29,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from relay_core.errors import Closed
+from relay_core.files import is_full
 from relay_core.journal import Journal, done, transaction
 from relay_core.maildir import CUR, FAILED, NEW, STATES, Maildir, Unreadable
 
@@ -38,7 +38,6 @@ logger = logging.getLogger(__name__)
 _SETTLE_EVERY = 16
 _TURNS_TO_WAKE = 8
 _ANY_SIZE = 1 << 40
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Op:
@@ -202,7 +201,7 @@ class Commits:
                 raise
         except OSError as error:
             logger.error("group commit of %d failed: %s", len(group), error)
-            if error.errno not in _FULL:
+            if not is_full(error):
                 self.degraded = str(error)
             for change in group:
                 change.error = error

@@ -15,7 +15,6 @@ A dead letter is one file in a mailbox's ``failed/``::
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, ClassVar, Literal
 
 import orjson
@@ -279,9 +278,3 @@ def dead_delivery(letter: DeadLetter, *, target: str, kind: str, target_subject:
             delivery.hops_before, delivery.calls_before = delivery.hops_after, delivery.calls_after
     delivery.code, delivery.reason, delivery.replays = letter.code, letter.reason, letter.replays
     return delivery
-
-
-def export_lines(letters: Iterable[DeadLetter]) -> Iterable[bytes]:
-    """Yield dead letters as JSON lines."""
-    for letter in letters:
-        yield orjson.dumps(letter.to_wire(), option=orjson.OPT_APPEND_NEWLINE)

@@ -10,11 +10,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import orjson
-from pydantic import ValidationError
 
 from relay_core.delivery import TargetKind
 from relay_core.files import atomic_write
-from relay_core.maildir import Unreadable, read_regular
+from relay_core.maildir import read_regular
 from relay_core.model import WireModel
 from relay_core.subjects import subject_hash
 
@@ -46,7 +45,7 @@ def read_endpoint_file(mailbox: Path) -> EndpointFile | None:
     """Return what a mailbox directory says it is, or None if it does not say, or says what cannot be."""
     try:
         about = EndpointFile.model_validate(orjson.loads(read_regular(str(mailbox / _NAME), limit=_LIMIT)))
-    except (FileNotFoundError, Unreadable, ValidationError, ValueError):
+    except (FileNotFoundError, ValueError):
         return None
     return about if subject_hash(about.subject) == mailbox.name else None
 

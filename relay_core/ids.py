@@ -1,11 +1,12 @@
 """Message ids: ULIDs that only ever grow.
 
-python-ulid's generator follows the wall clock backwards, is not shared safely between threads,
-costs 9 µs an id and only counts on within a millisecond, so that two factories would give the same
-ids: only its encoding is used, once a millisecond. Within a millisecond, and while the clock stands
-behind the newest id, the last 20 bits count upwards; a new millisecond (or a full count) draws
-fresh randomness. 1. Ids of one factory are strictly increasing as text. 2. The time part is
-never behind an id already given, also across a restart when seeded with the newest id on disk.
+1. Ids of one factory are strictly increasing as text.
+2. The time part is never behind an id already given, also across a restart when seeded with the newest id on disk.
+
+Within a millisecond, and while the clock stands behind the newest id, the last 20 bits count upwards; a new millisecond
+(or a full count) draws fresh randomness, so that two factories do not give the same ids. python-ulid's own generator
+does none of that, follows the wall clock backwards, is not safe between threads and costs 9 µs an id: only its alphabet
+and its parser are used.
 """
 
 from __future__ import annotations

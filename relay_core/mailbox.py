@@ -22,7 +22,7 @@ from relay_core.delivery import Delivery, Status, stored_delivery
 from relay_core.endpoints import Endpoint, EndpointFile
 from relay_core.envelope import Envelope, decode_envelope
 from relay_core.ids import is_ulid
-from relay_core.maildir import CUR, FAILED, NEW, Maildir, Unreadable
+from relay_core.maildir import CUR, FAILED, NEW, Maildir
 
 _MEMORY_BYTES = 16 * 1024 * 1024
 _ITEM_BYTES = 3 * 1024
@@ -338,7 +338,7 @@ class Mailbox:
             envelope = decode_envelope(data)
             if envelope.id != message_id:
                 raise ValueError(f"holds the id {envelope.id}")
-        except (Unreadable, ValueError) as error:
+        except ValueError as error:
             return BadFile(message_id, state, f"{message_id}.json", str(error))
         status = Status.CUR if state == CUR else Status.NEW
         delivery = stored_delivery(
