@@ -23,13 +23,13 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import orjson
-from pydantic import ConfigDict, Field, ValidationError, field_validator
+from pydantic import ConfigDict, Field, ValidationError
 
 from relay_core.config import explain_unknown
-from relay_core.errors import ConfigError, InvalidSubject
+from relay_core.errors import ConfigError
 from relay_core.files import atomic_write
-from relay_core.model import WireModel
-from relay_core.subjects import matches_pattern, validate_subject
+from relay_core.model import Pattern, WireModel, first_problem
+from relay_core.subjects import matches_pattern
 from relay_core.trie import SubjectTrie
 
 _KEYS = ["from", "to", "action", "priority"]
@@ -40,23 +40,14 @@ class AccessRule(WireModel):
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
-    sender: Annotated[str, Field(alias="from")]
+    sender: Annotated[Pattern, Field(alias="from")]
     """Senders, as a subject or a pattern."""
-    to: str
+    to: Pattern
     """What they publish to, as a subject or a pattern."""
     action: Literal["allow", "deny"]
     """Whether they may."""
     priority: int = 0
     """Higher ones are asked first; among equals, the order of the file."""
-
-    @field_validator("sender", "to")
-    @classmethod
-    def _pattern_is_valid(cls, value: str) -> str:
-        try:
-            validate_subject(value, allow_wildcards=True)
-        except InvalidSubject as error:
-            raise ValueError(error.message) from error
-        return value
 
 
 class AccessVerdict(NamedTuple):
@@ -206,6 +197,5 @@ def _parse_rule(number: int, entry: Any) -> AccessRule:
         # Strict: a priority of "5" or true is a mistake, and a guess could widen access.
         return AccessRule.model_validate(entry, strict=True, by_alias=True, by_name=False)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise ValueError(f"rule {number}: {where}: {first['msg'].removeprefix('Value error, ')}") from error
+        where, problem = first_problem(error)
+        raise ValueError(f"rule {number}: {where}: {problem}") from error

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 import orjson
-from pydantic import ConfigDict, field_validator
+from pydantic import ConfigDict
 
-from relay_core.errors import InvalidSubject, StorageError
+from relay_core.errors import StorageError
 from relay_core.files import atomic_write
-from relay_core.model import WireModel
-from relay_core.subjects import is_pattern, matches_pattern, validate_subject
+from relay_core.model import Pattern, Subject, WireModel
+from relay_core.subjects import is_pattern, matches_pattern
 
 logger = logging.getLogger(__name__)
 
@@ -34,21 +34,12 @@ class Binding(WireModel):
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
-    chat: str
+    chat: Pattern
     """A pattern of the subjects of chats, such as ``relay.human.telegram.tg.*``."""
-    agent: str
+    agent: Subject
     """The agent's subject."""
     start: Literal["chat", "agent", "both"] = "chat"
     """Who may begin a conversation."""
-
-    @field_validator("chat", "agent")
-    @classmethod
-    def _subject_is_valid(cls, value: str, info: object) -> str:
-        try:
-            validate_subject(value, allow_wildcards=getattr(info, "field_name", "") == "chat")
-        except InvalidSubject as error:
-            raise ValueError(error.message) from error
-        return value
 
 
 class Bindings:

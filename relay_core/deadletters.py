@@ -26,7 +26,7 @@ from relay_core.envelope import Envelope
 from relay_core.errors import InvalidPayload
 from relay_core.filter_language import BODY, FAILED, Term, parse_filter
 from relay_core.ids import ulid_ms
-from relay_core.model import WireModel
+from relay_core.model import WireModel, first_problem
 from relay_core.payload import check_depth
 
 DAMAGED = "the record is damaged: "
@@ -224,8 +224,7 @@ def decode_dead_letter(message_id: str, data: bytes) -> DeadLetter:
     except InvalidPayload as error:
         raise ValueError(error.message) from error
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        raise ValueError(f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}") from error
+        raise ValueError(": ".join(first_problem(error))) from error
     if letter.envelope is not None and letter.envelope.id != message_id:
         raise ValueError(f"holds the id {letter.envelope.id}")
     return letter

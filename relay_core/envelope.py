@@ -13,17 +13,15 @@ from pydantic import (
     Field,
     SerializerFunctionWrapHandler,
     ValidationError,
-    ValidationInfo,
     field_validator,
     model_serializer,
 )
 
 from relay_core.clock import parse_iso
-from relay_core.errors import InvalidPayload, InvalidSubject
+from relay_core.errors import InvalidPayload
 from relay_core.ids import is_ulid
-from relay_core.model import WireModel
+from relay_core.model import Pattern, Subject, WireModel, first_problem
 from relay_core.payload import check_depth
-from relay_core.subjects import validate_subject
 
 Count = Annotated[int, Field(ge=0)]
 
@@ -63,10 +61,10 @@ class Envelope(WireModel):
 
     id: str
     """A ULID: ids of one bus sort by when the messages were made."""
-    subject: str
+    subject: Pattern  # a broadcast that reached nobody is kept under its pattern
     """As it was published, but the target's own for a broadcast and for an agent that a chat is bound to."""
-    sender: Annotated[str, Field(alias="from")]
-    reply_to: str | None = None
+    sender: Annotated[Subject, Field(alias="from")]
+    reply_to: Subject | None = None
     """Where answers are to go."""
     budget: Budget
     """What is left at this target."""
@@ -89,18 +87,6 @@ class Envelope(WireModel):
     def _id_is_ulid(cls, value: str) -> str:
         if not is_ulid(value):
             raise ValueError("not a ULID")
-        return value
-
-    @field_validator("subject", "sender", "reply_to")
-    @classmethod
-    def _subject_is_valid(cls, value: str | None, info: ValidationInfo) -> str | None:
-        if value is not None:
-            try:
-                # A broadcast that reached nobody is kept under its pattern.
-                validate_subject(value, allow_wildcards=info.field_name == "subject")
-            except InvalidSubject as error:
-                # pydantic collects only ValueErrors; anything else would escape from decode_envelope.
-                raise ValueError(error.message) from error
         return value
 
     @field_validator("created_at")
@@ -137,8 +123,7 @@ def decode_envelope(data: bytes) -> Envelope:
     except InvalidPayload as error:
         raise ValueError(error.message) from error
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "envelope"
-        raise ValueError(f"{where}: {first['msg'].removeprefix('Value error, ')}") from error
+        where, problem = first_problem(error)
+        raise ValueError(f"{where or 'envelope'}: {problem}") from error
     except ValueError as error:
         raise ValueError(f"not JSON: {error}") from error

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any, ClassVar, TypeVar
+from functools import cache, partial
+from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
+
+from relay_core.errors import InvalidSubject
+from relay_core.subjects import validate_subject
 
 
 class WireModel(BaseModel):
@@ -22,6 +25,26 @@ class WireModel(BaseModel):
     def to_wire(self) -> dict[str, Any]:
         """Return plain JSON data with camelCase keys, leaving out empty parts."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _subject(text: str, *, allow_wildcards: bool = False) -> str:
+    try:
+        validate_subject(text, allow_wildcards=allow_wildcards)
+    except InvalidSubject as error:
+        raise ValueError(error.message) from error  # pydantic collects only ValueErrors
+    return text
+
+
+Subject = Annotated[str, AfterValidator(_subject)]
+"""A concrete subject."""
+Pattern = Annotated[str, AfterValidator(partial(_subject, allow_wildcards=True))]
+"""A subject, or a pattern over subjects."""
+
+
+def first_problem(error: ValidationError) -> tuple[str, str]:
+    """Return where the first problem of a model lies, such as ``budget.ttl``, and what it is."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    return ".".join(str(part) for part in first["loc"]), first["msg"].removeprefix("Value error, ")
 
 
 M = TypeVar("M", bound=BaseModel)
