@@ -33,6 +33,7 @@ from relay_core.dedupe import Dedupe, Outcome
 from relay_core.deliver import Deliver
 from relay_core.delivery import TargetKind
 from relay_core.dispatch import Dispatch
+from relay_core.drops import DropWatch
 from relay_core.errors import AccessDenied, ConfigError
 from relay_core.event_log import EventLog
 from relay_core.events import EventKind
@@ -71,7 +72,7 @@ from relay_core.signals import Signal, SignalHub
 from relay_core.subjects import is_of_bus, subject_hash
 from relay_core.subscriptions import Subscriptions
 from relay_core.tasks import Tasks
-from relay_core.watch import DropWatch, FileWatch
+from relay_core.watch import FileWatch
 
 logger = logging.getLogger(__name__)
 

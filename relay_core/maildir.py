@@ -5,7 +5,7 @@ Rules:
 1. A message is a whole file before it has a name in ``new/``: its bytes are written to an unnamed
    file (``O_TMPFILE``; a file in ``tmp/`` where the file system has none), then linked in.
    ``link`` never overwrites, and gives no ``IN_MOVED_TO``, so our own deliveries never wake the
-   watch for files that others rename into place (see watch.py).
+   watch for files that others rename into place (see drops.py).
 2. ``new/`` → ``cur/`` by rename is the claim. Of two claimants exactly one succeeds.
 3. Out of ``cur/`` a message is removed (complete) or written to ``failed/`` first and then removed
    (park), so that a crash in between leaves it in both, never in neither. One that was not begun is linked back

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from relay_core.drops import IN_MOVED_TO, DropWatch
 from relay_core.files import atomic_write
-from relay_core.watch import IN_MOVED_TO, DropWatch, FileWatch
+from relay_core.watch import FileWatch
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="inotify is Linux's")
 
@@ -232,7 +233,8 @@ async def test_an_overflow_of_the_kernels_queue_is_reported(source: Path, new: P
 LIMITED = """
 import asyncio, os, sys
 from pathlib import Path
-from relay_core.watch import DropWatch, FileWatch
+from relay_core.drops import DropWatch
+from relay_core.watch import FileWatch
 
 limit, count, source = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
 Path("/proc/sys/user/" + limit).write_text(sys.argv[4])
