@@ -1,10 +1,28 @@
 """Relay's bus as an embeddable asyncio library.
 
-Start at `core.py` (the verbs), then `pipeline.py` (what a publish goes through), `dispatch.py` (how
-messages reach handlers) and `maildir.py`, `journal.py` and `commit.py` (how they last).
+Every module opens with its rules. With twenty minutes, read them in this order:
 
-Names are imported when they are first asked for: a command that only talks to the supervisor has no
-need of the bus itself.
+1. What it is for. `core.py` has the verbs, a few lines each; `envelope.py` says what a message is, `errors.py` what can
+   go wrong.
+2. A publish. `pipeline.py` is the specification: eight stages, in one list. `publication.py` is what they hand on,
+   `match.py` finds the targets (each is a mailbox), `deliver.py` stores a copy with each. What they ask are rules
+   without any I/O: `subjects.py`, `trie.py`, `budget.py`, `ratelimit.py`, `backpressure.py`, `breaker.py`.
+3. How it lasts. `maildir.py` is one mailbox on disk, and the moves of a message: new/, cur/, then gone or failed/.
+   `journal.py` has the line that is written before the files are, `commit.py` makes many lines last by one sync, and
+   `recovery.py` is the next start after a crash. The promises are kept here: read these slowly.
+4. How it is handled. `mailbox.py` is what waits, in memory; `dispatch.py` says which message is begun when,
+   `handling.py` takes one to its end, `parking.py` keeps what failed. For those who come for their mail: `pull.py`.
+5. After a failure. `deadletters.py` is what is kept of it; `replay_plan.py`, `replay_judge.py` and `replay.py` put it
+   back on its way, never lost and never doubled.
+6. How it is seen. `recorder.py` is told of every step, for `index.py` (SQLite, derived from the files),
+   `event_log.py` (for Spark) and `metrics.py`.
+7. The edges. `adapter.py` is the seam to other platforms; `protocol.py` says every method of the socket once, for the
+   supervisor and for `client.py`. `access.py` and `config.py` read the operator's files.
+8. The whole. `bus.py` puts the parts together, and starts and stops them in order.
+
+docs/architecture.md is the map of all modules. Nothing here knows the supervisor, the dashboard or Spark.
+
+Names are imported when they are first asked for: a command that only talks to the supervisor has no need of the bus.
 """
 
 from __future__ import annotations

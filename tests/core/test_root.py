@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -31,6 +32,12 @@ def test_the_names_the_homes_and_the_types_are_one_list() -> None:
 @pytest.mark.parametrize("name", relay_core.__all__)
 def test_a_name_is_what_its_home_has(name: str) -> None:
     assert getattr(relay_core, name).__name__ == name
+
+
+def test_the_tour_leads_to_modules_that_are_there() -> None:
+    places = re.findall(r"`(\w+\.py)`", relay_core.__doc__ or "")
+    assert len(places) > 20
+    assert [place for place in places if not Path(relay_core.__file__).with_name(place).exists()] == []
 
 
 def test_what_is_not_there_is_an_attribute_error() -> None:
