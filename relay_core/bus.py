@@ -12,7 +12,7 @@ import asyncio
 import logging
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -117,8 +117,8 @@ class Bus:
             stack.callback(self.data_dir.release)
             self.config = load_config(self.data_dir.config, self.base_config)
             self._assemble()
-            recovered, strays = await asyncio.to_thread(self._load)
             stack.push_async_callback(asyncio.to_thread, self.index.close)
+            recovered, strays = await asyncio.to_thread(self._load)
             await stack.enter_async_context(self.events)
             self.recorder.event(EventKind.BUS, status="started")
             stack.callback(self.recorder.event, EventKind.BUS, status="stopped")
@@ -258,7 +258,8 @@ class Bus:
         window = self.config.reliability.rate_limit.window_secs * 1000
         self.limiter.warm(self.index.warm(self.clock.now_ms() - window))
         for key, result in self.index.recent_outcomes(self.config.limits.dedupe_entries):
-            self.dedupe.remember(key, PublishResult.model_validate(orjson.loads(result)))
+            with suppress(ValueError):  # damaged, or of another Relay: the index never fails a start
+                self.dedupe.remember(key, PublishResult.model_validate(orjson.loads(result)))
         return recovered, strays
 
     async def _remember(self, recovered: Recovered) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Callable, Coroutine
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -227,6 +229,18 @@ async def test_the_operator_bounds_what_is_remembered_also_over_a_restart(data_d
         assert len(relay.bus.dedupe) == 3
         for n in (2, 3, 4):
             assert (await relay.publish(A, n, sender=SENDER, dedupe_id=f"{n}")).message_id == first[n].message_id
+        assert (await relay.publish(A, 0, sender=SENDER, dedupe_id="0")).message_id != first[0].message_id
+
+
+@pytest.mark.parametrize("result", ["{", "[]", '{"messageId": 1}'], ids=["no JSON", "no object", "no outcome"])
+async def test_an_outcome_that_the_index_has_not_whole_fails_no_start(data_dir: Path, result: str) -> None:
+    async with RelayCore(data_dir) as relay:
+        await relay.register_endpoint(A)
+        first = [await relay.publish(A, number, sender=SENDER, dedupe_id=f"{number}") for number in range(2)]
+    with closing(sqlite3.connect(data_dir / "index.db")) as db, db:
+        db.execute("UPDATE publishes SET result = ? WHERE id = ?", (result, first[0].message_id))
+    async with RelayCore(data_dir) as relay:
+        assert (await relay.publish(A, 1, sender=SENDER, dedupe_id="1")).message_id == first[1].message_id
         assert (await relay.publish(A, 0, sender=SENDER, dedupe_id="0")).message_id != first[0].message_id
 
 
