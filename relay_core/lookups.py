@@ -11,12 +11,14 @@ from typing import Any
 import orjson
 
 from relay_core.deadletters import DeadLetterGroup, DeadLetterSummary
-from relay_core.delivery import DELIVERY_COLUMNS, Span
+from relay_core.delivery import DELIVERY_COLUMNS, ON_DISK, Span
 from relay_core.schema import transaction
 from relay_core.selection import Selection
 
 _COLUMNS = ", ".join(DELIVERY_COLUMNS)
 _DEAD = "status IN ('failed', 'no_subscriber')"
+STATUSES_ON_DISK = ", ".join(f"'{status}'" for status in ON_DISK)
+"""As the index `on_disk` has them."""
 
 
 def spans(db: sqlite3.Connection, message_id: str) -> list[Span]:
@@ -98,7 +100,7 @@ def dead_letter_keys(db: sqlite3.Connection, meant: Selection, *, include_partia
     if include_partial:
         keys += db.execute(
             f"""SELECT message_id, target FROM deliveries INDEXED BY on_disk
-                WHERE status IN ('new', 'cur', 'failed', 'aside', 'no_subscriber') AND status = 'aside'
+                WHERE status IN ({STATUSES_ON_DISK}) AND status = 'aside'
                 AND {where}""",
             values,
         )
@@ -127,8 +129,7 @@ def forget_traces(db: sqlite3.Connection, before_ms: int) -> int:
     """Remove what is known of messages that ended before an instant; return how many."""
     with transaction(db):
         removed = db.execute(
-            "DELETE FROM deliveries WHERE sent_ms < ?"
-            " AND status NOT IN ('new', 'cur', 'failed', 'aside', 'no_subscriber')",
+            f"DELETE FROM deliveries WHERE sent_ms < ? AND status NOT IN ({STATUSES_ON_DISK})",
             (before_ms,),
         ).rowcount
         db.execute(

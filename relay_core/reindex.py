@@ -27,13 +27,13 @@ from relay_core.endpoints import EndpointFile, read_endpoint_file
 from relay_core.envelope import decode_envelope
 from relay_core.ids import is_ulid
 from relay_core.index import PublishRow, write_deliveries
+from relay_core.lookups import STATUSES_ON_DISK
 from relay_core.maildir import FAILED, NEW, STATES, Maildir
 from relay_core.schema import transaction
 
 _CHUNK = 500
-_STATUSES = ", ".join(f"'{status}'" for status in ON_DISK)
-_TARGETS = f"SELECT DISTINCT target FROM deliveries WHERE status IN ({_STATUSES})"
-_WAITING = f"SELECT message_id, status FROM deliveries WHERE target = ? AND status IN ({_STATUSES})"
+_TARGETS = f"SELECT DISTINCT target FROM deliveries WHERE status IN ({STATUSES_ON_DISK})"
+_WAITING = f"SELECT message_id, status FROM deliveries WHERE target = ? AND status IN ({STATUSES_ON_DISK})"
 
 
 class _Box(NamedTuple):
