@@ -125,6 +125,9 @@ class ReplayRun:
                 ending = ("stopped", why)
             else:
                 ending = ("finished", None)
+        except Exception as error:
+            ending = ("stopped", f"{type(error).__name__}: {error}")
+            raise  # to the log
         finally:
             for answer in self._outstanding:
                 self._replays.forget(answer)

@@ -607,6 +607,15 @@ async def test_a_disk_that_refuses_stops_the_run_and_loses_nothing(
     assert_counts_are_the_directory(relay, data_dir)
 
 
+async def test_an_error_that_nobody_foresaw_is_why_the_run_stopped(relay: RelayCore, data_dir: Path) -> None:
+    (message_id,) = await dead(relay, 1)
+    record = data_dir / "mailboxes" / subject_hash(A) / "failed" / f"{message_id}.json"
+    record.write_bytes(record.read_bytes().replace(b'"replays":0', b'"replays":%d' % (2**64 - 1)))
+    outcome = await relay.run_replay((await relay.plan_replay()).id)
+    assert (outcome.state, outcome.detail) == ("stopped", "TypeError: Integer exceeds 64-bit range")
+    assert await letters(relay) == [message_id]
+
+
 async def test_a_message_nobody_heard_that_cannot_be_stored_even_now_is_a_dead_letter_still(
     relay: RelayCore, data_dir: Path
 ) -> None:
