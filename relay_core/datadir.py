@@ -37,9 +37,7 @@ class DataDir:
             StorageError: if it is not private, not writable, or another process uses it.
         """
         try:
-            with suppress(FileExistsError):  # what is there is looked at next
-                self.path.mkdir(mode=0o700, parents=True)
-                fsync_directory(self.path.parent)
+            self._make()
             self._check_private()
             self._lock.acquire()
             self._write_pid()
@@ -65,6 +63,14 @@ class DataDir:
             return int(self.lock_file.read_text())
         except (OSError, ValueError):
             return None
+
+    def _make(self) -> None:
+        """Make the directory and those above it, if they are not there, and make each of them last."""
+        missing = [path for path in (self.path, *self.path.parents) if not path.exists()]
+        with suppress(FileExistsError):  # what is there is looked at next
+            self.path.mkdir(mode=0o700, parents=True)
+        for path in missing:
+            fsync_directory(path.parent)
 
     def _check_private(self) -> None:
         found = self.path.stat()

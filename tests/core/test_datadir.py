@@ -104,6 +104,22 @@ def test_a_directory_is_made_private_with_its_lock_and_pid(tmp_path: Path) -> No
     place.release()
 
 
+def test_every_directory_that_is_made_lasts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def noting_fsync(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noting_fsync)
+    for _ in range(2):
+        place = DataDir(tmp_path / "one" / "two" / "relay")
+        place.acquire()
+        place.release()
+    assert sorted(synced) == [str(tmp_path / above) for above in ("", "one", "one/two")]
+
+
 def test_after_release_it_can_be_taken_again(data_dir: Path) -> None:
     for _ in range(2):
         place = DataDir(data_dir)
