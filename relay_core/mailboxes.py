@@ -16,6 +16,7 @@ from relay_core.deadletters import decode_dead_letter
 from relay_core.delivery import TargetKind
 from relay_core.endpoints import EndpointFile, read_endpoint_file, write_endpoint_file
 from relay_core.envelope import decode_envelope
+from relay_core.errors import StorageError
 from relay_core.files import storage_error
 from relay_core.ids import is_ulid
 from relay_core.mailbox import BadFile, Mailbox, Memory
@@ -186,7 +187,11 @@ class Mailboxes:
                     continue
                 if envelope is not None and subject_hash(envelope.subject) == path.name:
                     about = EndpointFile(subject=envelope.subject, registered_at=envelope.created_at)
-                    write_endpoint_file(path, about, sync=self._sync)
-                    logger.warning("%s: endpoint.json restored from its mail (%s)", path, envelope.subject)
+                    try:
+                        write_endpoint_file(path, about, sync=self._sync)
+                    except StorageError as error:
+                        logger.error("%s is %s's by its mail, but cannot say so: %s", path, about.subject, error)
+                    else:
+                        logger.warning("%s: endpoint.json restored from its mail (%s)", path, about.subject)
                     return about
         return None

@@ -194,6 +194,13 @@ class TestLoad:
         assert subjects(load(tmp_path).endpoints()) == ["a.b"]
         assert read_endpoint_file(box.maildir.path) is not None
 
+    def test_one_that_cannot_be_restored_is_in_use_all_the_same(self, boxes: Mailboxes, tmp_path: Path) -> None:
+        box = endpoint(boxes, "a.b")
+        box.maildir.write(ID, stored("a.b"))
+        (box.maildir.path / "endpoint.json").unlink()
+        (box.maildir.path / "endpoint.json").mkdir()
+        assert [(one.subject, one.depth) for one in load(tmp_path)] == [("a.b", 1)]
+
     @pytest.mark.parametrize(
         "content",
         [b"", b"{", b"[]", b"{}", b'{"subject": "c.d", "registeredAt": "x"}', b"x" * 100_000],
