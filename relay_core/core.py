@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -29,6 +30,7 @@ from relay_core.delivery import Span, TargetKind
 from relay_core.endpoints import Endpoint
 from relay_core.envelope import BudgetOverrides, Envelope
 from relay_core.errors import Closed, InvalidSubject, NotFound
+from relay_core.files import storage_error
 from relay_core.lookups import conversation, spans
 from relay_core.maintenance import Maintenance
 from relay_core.metrics import MetricsSnapshot
@@ -72,7 +74,10 @@ class RelayCore:
             ConfigError: if config.json cannot be used.
         """
         bus = Bus(self._data_dir, self._config, self._clock)
-        await self._stack.enter_async_context(bus.running())
+        try:
+            await self._stack.enter_async_context(bus.running())
+        except OSError as error:
+            raise storage_error("use", Path(error.filename or self._data_dir.path), error) from error
         self._replays = Replays(bus)
         self._maintenance = Maintenance(bus)
         self._running = bus

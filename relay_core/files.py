@@ -62,7 +62,7 @@ def storage_error(verb: str, path: Path, error: OSError) -> StorageError:
     """Return the StorageError for what the operating system said."""
     full = is_full(error)
     return StorageError(
-        f"cannot {verb} {path}: {error.strerror}" + ("; free some space and try again" if full else ""),
+        f"cannot {verb} {path}: {error.strerror or error}" + ("; free some space and try again" if full else ""),
         path=str(path),
         retryable=full,
         code="storage_full" if full else None,

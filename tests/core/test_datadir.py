@@ -296,6 +296,19 @@ def test_the_layout_is_the_designs(data_dir: Path) -> None:
         assert path_of(place) == data_dir / name
 
 
+@pytest.mark.parametrize("part", ["journal", "mailboxes"])
+async def test_a_file_in_the_place_of_a_part_is_named_and_the_directory_can_be_taken_again(
+    data_dir: Path, part: str
+) -> None:
+    (data_dir / part).touch()
+    with pytest.raises(StorageError, match=f"^cannot use {data_dir / part}: ") as caught:
+        await RelayCore(data_dir).__aenter__()
+    assert (caught.value.code, caught.value.path) == ("storage_error", str(data_dir / part))
+    (data_dir / part).unlink()
+    async with RelayCore(data_dir) as relay:
+        assert relay.endpoints() == []
+
+
 async def test_everything_a_bus_makes_is_private(data_dir: Path) -> None:
     async with RelayCore(data_dir, RelayConfig(durability="os")) as relay:
         await relay.register_endpoint("relay.agent.a")
