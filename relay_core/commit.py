@@ -153,7 +153,7 @@ class Commits:
             if atomic or change.dedupe is not None:
                 self.journal.append([_line(change, sync=False)])
                 carry_out(change)
-                self.journal.append([done(change.message_id)])
+                self.journal.append([done(change.message_id)], room=0)
                 if self.journal.full:
                     self._begin_checkpoint()
             else:

@@ -87,8 +87,10 @@ class Journal:
             self._leave_segment()
             self._closed = True
 
-    def append(self, lines: Iterable[bytes]) -> None:
+    def append(self, lines: Iterable[bytes], *, room: int = _ROOM_FOR_DONE) -> None:
         """Write transactions to the segment; they last through kill -9, not yet through power loss.
+
+        Behind them `room` is kept, so that there is always some for a ``done``, which itself needs none.
 
         Raises:
             OSError: if the disk refuses; none of the lines counts.
@@ -101,7 +103,7 @@ class Journal:
             seed = self._sequence
             data = b"".join([b"%08x %s\n" % (crc32(line, seed), line) for line in lines])
             try:
-                self._fill_ahead(self._offset + len(data))
+                self._fill_ahead(self._offset + len(data), room)
                 self._put(data)
             except OSError:
                 os.ftruncate(self._fd, self._offset)
@@ -194,10 +196,10 @@ class Journal:
             os.close(self._fd)
             self._fd = -1
 
-    def _fill_ahead(self, end: int) -> None:
+    def _fill_ahead(self, end: int, room: int) -> None:
         # Overwriting blocks that exist spares fdatasync a journal commit for the file's size, and makes
         # sure that a transaction whose line was taken finds room for its "done".
-        need = end + _ROOM_FOR_DONE
+        need = end + room
         if need > self._filled:
             ahead = _AHEAD if self.durability == "fsync" else _AHEAD // 16
             with suppress(OSError):

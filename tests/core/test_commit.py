@@ -21,7 +21,7 @@ from relay_core.config import LimitsConfig, RelayConfig
 from relay_core.core import RelayCore
 from relay_core.envelope import Envelope
 from relay_core.errors import StorageError
-from relay_core.journal import Durability, Journal, read_segment, segments
+from relay_core.journal import Durability, Journal, read_segment, segments, transaction
 from relay_core.maildir import CUR, FAILED, NEW, Maildir
 from relay_core.recovery import Recovered, recover
 
@@ -140,6 +140,23 @@ class TestOs:
             recovered, _ = it.after_a_kill()
             assert recovered.outcomes == {"s one": {"messageId": message_id(1)}}
             assert recovered.repaired == 0
+
+    async def test_one_whose_line_was_taken_is_done_though_the_disk_has_no_more_room(
+        self, bench: Callable[..., Any]
+    ) -> None:
+        async with bench("os") as it:
+            change = it.new(1)
+            line = transaction(message_id(1), [("new", BOX, message_id(1), data(1))], sync=False)
+            before = resource.getrlimit(resource.RLIMIT_FSIZE)
+            just_enough = len(b"%08x \n" % 0) + len(line) + 256
+            resource.setrlimit(resource.RLIMIT_FSIZE, (just_enough, before[1]))
+            try:
+                await it.commits.commit(change, atomic=True)
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, before)
+            assert (change.error, change.failures) == (None, None)
+            assert it.box.ids(NEW) == [message_id(1)]
+            assert it.lines()[1:] == [{"done": message_id(1)}]
 
     async def test_what_is_finished_needs_no_line(self, bench: Callable[..., Any]) -> None:
         async with bench("os") as it:
