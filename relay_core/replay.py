@@ -193,6 +193,8 @@ class Replays:
     def look(self, answer: Answer) -> None:
         """Answer for targets that will not: where nobody handles, or other hands took the message."""
         for mailbox in answer.awaited():
+            if answer.message_id in mailbox.claimed:
+                continue  # also while it is on its way to failed/, and on disk there already
             where = mailbox.maildir.whereabouts(answer.message_id)
             if CUR not in where and not (NEW in where and mailbox.keep):
                 self._answer(answer.message_id, mailbox.hash, FAILED not in where)

@@ -460,6 +460,32 @@ class TestInTheBus:
             assert {span.status for span in await core.trace(message_id)} == {"done"}
             assert [state.depth for state in core.mailboxes()] == [0] * len(subjects)
 
+    @pytest.mark.may_block("it holds the loop until there is a file")
+    async def test_a_replay_has_not_failed_before_its_dead_letter_counts(self, data_dir: Path, syncs: Syncs) -> None:
+        async def fail(envelope: Envelope) -> None:
+            syncs.entered.clear()
+            syncs.may_go.clear()
+            raise ValueError("no good")
+
+        async with RelayCore(data_dir) as core:
+            await core.register_endpoint("a.b")
+            sent = (await core.publish("a.b", 1, sender="s")).message_id
+            await core.claim("a.b")
+            await core.fail("a.b", sent, "no")
+            await core.subscribe("a.b", fail)
+            run = core.replays.start((await core.plan_replay()).id)
+            while not run._outstanding:
+                await core.bus.index.flush()
+            (answer,), (box,) = run._outstanding, core.bus.mailboxes
+            await asyncio.to_thread(syncs.entered.wait)
+            syncs.may_go.set()
+            while box.maildir.whereabouts(sent) != {FAILED}:
+                pass
+            core.replays.look(answer)
+            assert not answer.handled.done()
+            assert (await run.wait()).failed == 1
+            assert [letter.message_id for letter in await core.dead_letters()] == [sent]
+
     @pytest.mark.parametrize("levels", [100, 300, 1000])
     async def test_a_dropped_file_stops_no_commit_however_it_is_nested_and_laid_out(
         self, data_dir: Path, levels: int
