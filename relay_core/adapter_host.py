@@ -109,7 +109,7 @@ class AdapterHost:
         lane = self._lanes.get(mailbox.hash)
         if lane is None or lane.mailbox is not mailbox:  # it was dropped as empty, and made again
             lane = self._lanes[mailbox.hash] = Lane(self, mailbox)
-            mailbox.keep = self._connected
+            mailbox.is_handled = self._connected
         return lane
 
     def find_mailbox(self, subject: str) -> Mailbox | None:
@@ -135,7 +135,7 @@ class AdapterHost:
             known = self._bus.mailboxes
             self._lanes = {hash: one for hash, one in self._lanes.items() if known.get(hash) is one.mailbox}
         for one in list(self._lanes.values()) if lane is None else [lane]:
-            one.mailbox.keep = True
+            one.mailbox.is_handled = True
             self._bus.dispatch.kick(one.mailbox)
 
     def begin(self) -> None:
@@ -224,7 +224,7 @@ class AdapterHost:
         if connected != self._connected:
             self._connected = connected
             for lane in self._lanes.values():
-                lane.mailbox.keep = connected
+                lane.mailbox.is_handled = connected
         return connected
 
     def _read_status(self) -> AdapterStatus:

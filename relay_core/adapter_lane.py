@@ -86,7 +86,7 @@ class Lane:
         host = self._host
         if not host.look():
             return (), 0.0
-        self.mailbox.keep = True
+        self.mailbox.is_handled = True
         wait = max(self._not_before, host.next_at) - host.clock.monotonic()
         if wait > 0:
             if self._timer is None:

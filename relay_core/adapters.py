@@ -192,7 +192,7 @@ class Adapters:
                 await host.leave(drain_timeout, "removed")
             finally:
                 for mailbox in host.mailboxes():
-                    mailbox.keep = False
+                    mailbox.is_handled = False
             await asyncio.to_thread(self._bus.mailboxes.unregister, host.mailbox)
             note_adapter(self._bus, host.mailbox, adapter_id, "removed", None)
 

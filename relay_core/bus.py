@@ -321,8 +321,8 @@ class Bus:
     def listen(self, mailbox: Mailbox) -> None:
         """Look again whether somebody handles a mailbox's messages."""
         self._consumers.pop(mailbox.hash, None)
-        mailbox.keep = bool(self.consumers(mailbox)[0])
-        if mailbox.keep:
+        mailbox.is_handled = bool(self.consumers(mailbox)[0])
+        if mailbox.is_handled:
             self.dispatch.kick(mailbox)
 
     async def open_mailbox(self, subject: str, kind: str, *, registered: bool = False) -> Mailbox:
@@ -375,7 +375,7 @@ class Bus:
             await self.commits.settled()  # one of them may be our own, on disk already and about to be counted
         for bad in mailbox.discover(names):
             await self.parking.set_aside(mailbox, bad)
-        if mailbox.keep:
+        if mailbox.is_handled:
             self.dispatch.kick(mailbox)
 
     def reload(self, name: str | None = None) -> None:

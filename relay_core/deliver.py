@@ -119,7 +119,7 @@ class Deliver:
             return None
         else:
             probe = verdict.state is CircuitState.HALF_OPEN
-            if probe and mailbox.depth and mailbox.keep:
+            if probe and mailbox.depth and mailbox.is_handled:
                 self.breakers.release(mailbox.hash)
                 self.dispatch.kick(mailbox)
                 self._refuse(publication, target, Reason.CIRCUIT_OPEN, "circuit half open: older mail is first")
@@ -259,7 +259,7 @@ class _Store(Change):
             if target.adapter is not None:
                 publication.note_adapter(AdapterResult(adapter_id=target.adapter, status="queued"))
         deliver.recorder.stored(delivery)
-        if mailbox.keep:
+        if mailbox.is_handled:
             deliver.dispatch.kick(mailbox)
         else:
             deliver.breakers.record_success(mailbox.hash)

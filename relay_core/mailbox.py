@@ -110,7 +110,7 @@ class Mailbox:
         "episode",
         "fresh",
         "hash",
-        "keep",
+        "is_handled",
         "maildir",
         "memory",
         "newest",
@@ -126,8 +126,8 @@ class Mailbox:
         self.maildir = maildir
         self.read_limit = read_limit
         self.memory = memory or Memory()
-        self.keep = False
-        """Whether somebody handles this mail, so that it is worth keeping in memory."""
+        self.is_handled = False
+        """Whether somebody handles this mail, as things stand; then what comes is worth keeping in memory."""
         self.fresh: dict[str, Item] = {}
         self.claimed: dict[str, Item] = {}
         self.reserved = 0
@@ -215,7 +215,7 @@ class Mailbox:
 
     def wants(self, size: int) -> bool:
         """Tell whether a message about to be stored is worth keeping in memory."""
-        return self.keep and self.memory.left >= size + _ITEM_BYTES
+        return self.is_handled and self.memory.left >= size + _ITEM_BYTES
 
     def arrived(self, message_id: str, item: Item | None) -> None:
         """Turn reserved room into a waiting message; `item` if it is kept in memory."""

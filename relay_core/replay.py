@@ -196,7 +196,7 @@ class Replays:
             if answer.message_id in mailbox.claimed:
                 continue  # also while it is on its way to failed/, and on disk there already
             where = mailbox.maildir.whereabouts(answer.message_id)
-            if CUR not in where and not (NEW in where and mailbox.keep):
+            if CUR not in where and not (NEW in where and mailbox.is_handled):
                 self._answer(answer.message_id, mailbox.hash, FAILED not in where)
 
     def forget(self, answer: Answer) -> None:

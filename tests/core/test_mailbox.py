@@ -149,7 +149,7 @@ class TestClaim:
         assert box.maildir.whereabouts(message_id(1)) == {CUR}
 
     def test_a_message_kept_in_memory_is_not_read_back(self, box: Mailbox) -> None:
-        box.keep = True
+        box.is_handled = True
         assert box.wants(100)
         put(box, 1)
         kept = box.read(NEW, message_id(1))
@@ -161,11 +161,11 @@ class TestClaim:
 
     def test_nothing_is_kept_where_nobody_listens_and_no_more_than_there_is_room(self, box: Mailbox) -> None:
         assert not box.wants(1)
-        box.keep = True
+        box.is_handled = True
         assert not box.wants(1 << 30)
 
     def test_room_in_memory_comes_back(self, box: Mailbox) -> None:
-        box.keep = True
+        box.is_handled = True
         before = box.memory.left
         for number in range(3):
             put(box, number)
