@@ -54,7 +54,7 @@ from relay_core.protocol import (
     parse_answer,
 )
 from relay_core.ratelimit import SenderUsage
-from relay_core.redial import TIMEOUT_SECS, Redial
+from relay_core.redial import OWN_TIMEOUT, TIMEOUT_SECS, Redial
 from relay_core.replay_plan import PlanHead, PlanItem, ReplayOutcome, ReplayPlan
 from relay_core.results import PublishResult
 from relay_core.signals import Signal
@@ -512,7 +512,7 @@ class RelayClient(Redial):
         return list((await self.call("config.reload"))["problems"])
 
     async def _ask(
-        self, model: type[M], method: str, params: dict[str, Any] | None = None, *, timeout: float | None = -1.0
+        self, model: type[M], method: str, params: dict[str, Any] | None = None, *, timeout: float | None = OWN_TIMEOUT
     ) -> M:
         return parse_answer(model, method, await self.call(method, params, timeout=timeout))
 

@@ -25,6 +25,8 @@ from relay_core.places import data_path, operator_token_path, socket_path
 from relay_core.protocol import NOTIFICATIONS, PROTOCOL_VERSION, Hello, parse_answer
 
 TIMEOUT_SECS = 30.0
+OWN_TIMEOUT = -1.0
+"""Stands for the timeout that the client was made with; None is no timeout at all."""
 _FIRST_PAUSE_SECS = 0.05
 _LONGEST_PAUSE_SECS = 0.25
 """Short: a try costs a tenth of a millisecond, and whoever looks on wants to see at once that it is back."""
@@ -122,7 +124,7 @@ class Redial:
         method: str,
         params: dict[str, Any] | None = None,
         *,
-        timeout: float | None = -1.0,
+        timeout: float | None = OWN_TIMEOUT,
         unwanted: Callable[[Link, Any], None] | None = None,
     ) -> Any:
         """Call a method by name; the connection is made again within the timeout if it is lost.
@@ -133,7 +135,7 @@ class Redial:
             SupervisorUnavailable: if nobody answers in time; with code `outcome_unknown` if the answer was lost.
             RelayError: what the supervisor raised.
         """
-        limit = self._timeout if timeout == -1.0 else timeout
+        limit = self._timeout if timeout == OWN_TIMEOUT else timeout
         try:
             async with asyncio.timeout(limit):
                 while True:
