@@ -12,12 +12,11 @@ from __future__ import annotations
 from relay_supervisor.shim import TYPE_CHECKING
 from relay_supervisor.shim.handled import Handled, Seen, Unknown
 from relay_supervisor.shim.refusals import Failure
+from relay_supervisor.shim.upstream import Ask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from typing import Any
-
-    from relay_supervisor.shim.upstream import Ask
 
     Steps = Generator[Ask | "Say", Any, str]
     Arguments = dict[str, Any]
@@ -42,7 +41,19 @@ class Agent:
         self.held: dict[str, None] = {}
         """Messages that it has claimed and not acknowledged, in their order."""
         self.unseen: list[dict[str, Any]] = []
-        """Messages that were claimed for a call which was cancelled meanwhile: nobody has seen them yet."""
+        """Messages that were claimed for a call which had ended meanwhile: nobody has seen them yet."""
+
+    def claim(self, ids: list[str], *, is_seen: bool = True) -> Ask:
+        """Return the question that takes messages; what it takes when its call has ended is kept for the next."""
+        question = Ask("inbox.claim", {"subject": self.subject, "ids": ids})
+        question.keep = self._hold if is_seen else self._keep_unseen
+        return question
+
+    def _hold(self, claimed: dict[str, Any]) -> None:
+        self.held.update(dict.fromkeys(one["id"] for one in claimed["messages"]))
+
+    def _keep_unseen(self, claimed: dict[str, Any]) -> None:
+        self.unseen += claimed["messages"]
 
     def read(self, envelope: dict[str, Any], *, handle: bool = True) -> None:
         """Remember a message that was shown to the model."""

@@ -95,16 +95,19 @@ class Line:
             Unreachable: if nobody answers there.
         """
         sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        line = cls(sock)
+        hello = {"protocol": PROTOCOL_VERSION, "client": client, "agent": agent, "token": token}
         try:
             sock.settimeout(timeout)
             sock.connect(address.socket)
+            sock.setblocking(False)
+            line.hello_id = line.send("server.hello", hello)
         except OSError as error:
             sock.close()
             raise Unreachable(f"cannot reach {address.socket}: {_explain(error)}") from None
-        sock.setblocking(False)
-        line = cls(sock)
-        hello = {"protocol": PROTOCOL_VERSION, "client": client, "agent": agent, "token": token}
-        line.hello_id = line.send("server.hello", hello)
+        except Unreachable:
+            sock.close()
+            raise
         return line
 
     def fileno(self) -> int:
@@ -213,7 +216,7 @@ def _frames(lines: Iterable[bytes]) -> Iterable[dict[str, Any]]:
             continue
         try:
             frame = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise Unreachable("whoever answers there is no supervisor: it speaks no JSON") from None
         if not isinstance(frame, dict):
             raise Unreachable("whoever answers there is no supervisor: a frame is no object")
@@ -225,6 +228,6 @@ def _explain(error: OSError) -> str:
         return "no supervisor is running: start one with 'relay-supervisor run'"
     if isinstance(error, PermissionError):
         return "it belongs to another user"
-    if isinstance(error, TimeoutError):
+    if isinstance(error, TimeoutError | BlockingIOError):  # the latter: too many wait to be let in already
         return "it does not answer"
     return error.strerror or str(error)

@@ -35,8 +35,7 @@ def inbox(agent: Agent, arguments: Arguments) -> Steps:
     text, shown = show_messages(found)
     messages, more = found[: len(shown)], len(found) > len(shown) or len(found) == limit
     if arguments.get("claim") and shown:
-        question = Ask("inbox.claim", {"subject": agent.subject, "ids": shown})
-        question.keep = lambda result: agent.unseen.extend(result["messages"])
+        question = agent.claim(shown, is_seen=False)
         messages = (yield question)["messages"]
         if question.times > 1 and len(messages) < len(shown):
             notes.append("The connection was lost meanwhile: what had been claimed then is a dead letter now.")
@@ -77,20 +76,20 @@ def list_all(agent: Agent, arguments: Arguments) -> Steps:
 
 
 def _show_unseen(agent: Agent) -> str:
-    """Show what was claimed by a call that was cancelled: it is the agent's, and nobody has seen it."""
+    """Show what was claimed for a call that had ended: it is the agent's, and nobody has seen it."""
     messages, agent.unseen = agent.unseen, []
     text, shown = show_messages(messages)
     agent.unseen = messages[len(shown) :]
     for envelope in messages[: len(shown)]:
         agent.held[envelope["id"]] = None
         agent.read(envelope)
-    return f"Claimed by you before, in a call that was cancelled:\n\n{text}"
+    return f"Claimed by you before, in a call that had ended when they came:\n\n{text}"
 
 
 def _finish(agent: Agent, message_id: str, failed: str | None) -> Generator[Ask | Say, Any, str]:
     params = {"subject": agent.subject, "id": message_id}
     if message_id not in agent.held:  # it was only shown
-        for envelope in (yield Ask("inbox.claim", {"subject": agent.subject, "ids": [message_id]}))["messages"]:
+        for envelope in (yield agent.claim([message_id]))["messages"]:
             agent.read(envelope)
             agent.held[message_id] = None
     question = (

@@ -64,7 +64,7 @@ def ask(agent: Agent, arguments: Arguments) -> Steps:
     tail = "\nIt stays in your inbox: relay_ack it." if is_cut(answer) else ""
     yield Say(f"{head}{show_message(answer, Fence())}{tail}", is_error=failed)
     if not tail:
-        yield Ask("inbox.claim", {"subject": agent.subject, "ids": [answer_id]})
+        yield agent.claim([answer_id])
         yield Ask("inbox.complete", {"subject": agent.subject, "id": answer_id, "late": True})
     return ""
 

@@ -8,6 +8,7 @@
    not long ago: then the supervisor is probably being started again, and there is more time.
 4. A token that is refused fails every question at once, in the supervisor's words.
 5. Nobody is called back: what was answered waits in `answers` until the loop asks for it.
+6. An answer that comes when nobody waits for it any more is not lost: see `Ask.keep`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ FIRST_PAUSE_SECS = 0.05
 LONGEST_PAUSE_SECS = 5.0
 _GROWTH = 1.5
 _NO_ANSWER = "the supervisor does not answer: look at it with 'relay-supervisor status'"
+_NO_SENSE = "whoever answers there is no supervisor: a result is no object"
 
 
 class Ask:
@@ -42,8 +44,8 @@ class Ask:
         self.until = 0.0
         self.is_wanted = True
         """Whether anybody still waits for the answer."""
-        self.keep: Callable[[Any], None] | None = None
-        """What to do with an answer that nobody waits for any more."""
+        self.keep: Callable[[dict[str, Any]], None] | None = None
+        """What to do with an answer that nobody waits for any more: the call was cancelled, or its time was over."""
 
 
 if TYPE_CHECKING:
@@ -89,10 +91,14 @@ class Upstream:
     def answers(self) -> list[Answer]:
         """Return what questions have come to since the last time."""
         found, self._answers = self._answers, []
+        wanted: list[Answer] = []
         for question, result, error in found:
-            if not question.is_wanted and question.keep is not None and error is None:
+            if question.is_wanted:
+                question.is_wanted = False
+                wanted.append((question, result, error))
+            elif question.keep is not None and error is None:
                 question.keep(result)
-        return [one for one in found if one[0].is_wanted]
+        return wanted
 
     def close(self) -> None:
         """Close the line."""
@@ -117,7 +123,6 @@ class Upstream:
         for question in (*self._queue, *self._asked.values()):
             if question.is_wanted and now >= question.until:
                 self._answers.append((question, None, Unreachable(self._trouble)))
-                self._asked = {id: one for id, one in self._asked.items() if one is not question}
         self._queue = [one for one in self._queue if one.is_wanted and now < one.until]
 
     def receive(self) -> None:
@@ -152,6 +157,7 @@ class Upstream:
             return
         try:
             self.line = Line.open(self._address, agent=self._subject, token=token, client=f"mcp {self._subject}")
+            self._trouble = _NO_ANSWER
         except Unreachable as error:
             self._trouble = str(error)
 
@@ -178,12 +184,15 @@ class Upstream:
         elif "method" in frame:
             if frame["method"] == "signal" and isinstance(frame.get("params"), dict):
                 self._on_signal(frame["params"])
-        elif (question := self._asked.pop(id, None)) is not None:  # type: ignore[arg-type]  # no other id is known
+        elif isinstance(id, int) and (question := self._asked.pop(id, None)) is not None:
+            result = frame.get("result")
             error = refusal(frame["error"]) if "error" in frame else None
             if error is not None and error.code == "stopping":
                 self._queue.append(question)  # nothing was done: it is asked again when the supervisor is back
+            elif error is None and not isinstance(result, dict):
+                self._answers.append((question, None, Unreachable(_NO_SENSE)))
             else:
-                self._answers.append((question, frame.get("result"), error))
+                self._answers.append((question, result, error))
 
     def _greeted(self, frame: dict[str, Any]) -> None:
         if "error" in frame:
@@ -194,18 +203,15 @@ class Upstream:
             return
         self._is_accepted = True
         self._pause = FIRST_PAUSE_SECS
-        self._trouble = _NO_ANSWER
+        self._try_at = self._monotonic() + self._pause  # if it is lost before that, something is wrong with it
         listening = Ask("signal.subscribe", {"pattern": self._subject})
         listening.is_wanted = False
         self._queue.insert(0, listening)
         self._send()
 
     def _lose(self, error: Unreachable) -> None:
-        now = self._monotonic()
         if self._is_accepted:
-            self._lost_at = now
-            self._pause = FIRST_PAUSE_SECS
-            self._try_at = now
+            self._lost_at = self._monotonic()
         self._trouble = f"{error}, and it has not come back: start it with 'relay-supervisor run'"
         self.close()
         self._is_accepted = False

@@ -96,6 +96,7 @@ def read_line(connection: socket.socket) -> Any:
         pytest.param(b"", "closed the connection", id="it-hangs-up"),
         pytest.param(b"HTTP/1.1 400\n", "no supervisor", id="it-speaks-no-json"),
         pytest.param(b"[1]\n", "no supervisor", id="it-speaks-another-json"),
+        pytest.param(b"[" * 100_000 + b"\n", "no supervisor", id="it-speaks-too-deep-a-json"),
         pytest.param(b"x" * (MAX_FRAME + 1), "more than", id="it-never-ends"),
     ],
 )
@@ -124,11 +125,12 @@ def test_an_answer_is_put_together_from_pieces_and_found_among_others(tmp_path: 
         line.close()
 
 
-def test_who_does_not_answer_is_not_waited_for_longer(tmp_path: Path) -> None:
-    def stay(connection: socket.socket) -> None:
-        while connection.recv(1 << 20):
-            pass
+def stay(connection: socket.socket) -> None:
+    while connection.recv(1 << 20):
+        pass
 
+
+def test_who_does_not_answer_is_not_waited_for_longer(tmp_path: Path) -> None:
     with a_listener(tmp_path / "s", stay) as address:
         line = open_line(address)
         with pytest.raises(Unreachable, match=r"not answered within 0\.05 s"):
@@ -137,7 +139,7 @@ def test_who_does_not_answer_is_not_waited_for_longer(tmp_path: Path) -> None:
 
 
 def test_what_does_not_fit_into_a_frame_is_not_sent(tmp_path: Path) -> None:
-    with a_listener(tmp_path / "s", lambda connection: None) as address:
+    with a_listener(tmp_path / "s", stay) as address:
         line = open_line(address)
         with pytest.raises(Refused, match="do not fit") as refused:
             line.ask("publish", {"payload": "x" * MAX_FRAME}, 10)

@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from relay_core.testing import FakeClock
+from relay_supervisor.shim.line import Address
+from relay_supervisor.shim.upstream import ANSWER_SECS, FIRST_PAUSE_SECS, Ask, Upstream
 from tests.supervisor.daemon import Daemon
 from tests.supervisor.shim.clients import PATIENCE_SECS, A, B, Lines, lines
 
@@ -66,7 +69,11 @@ class Played:
 
     def say(self, frame: dict[str, Any], **more: Any) -> None:
         """Answer a question."""
-        self._connection.sendall(json.dumps({"jsonrpc": "2.0", "id": frame["id"], **more}).encode() + b"\n")
+        self.say_bytes(json.dumps({"jsonrpc": "2.0", "id": frame["id"], **more}).encode() + b"\n")
+
+    def say_bytes(self, data: bytes) -> None:
+        """Say something."""
+        self._connection.sendall(data)
 
     def answer(self, method: str, result: Any) -> dict[str, Any]:
         """Answer the next question, and return it."""
@@ -100,6 +107,117 @@ def mcp(tmp_path: Path, supervisor: Played) -> Iterator[Lines]:
     with lines(Daemon(tmp_path, tmp_path / "s"), A, "--token", "secret") as mcp:
         mcp.initialize()
         yield mcp
+
+
+@pytest.fixture
+def upstream(tmp_path: Path, clock: FakeClock) -> Iterator[Upstream]:
+    upstream = Upstream(Address(str(tmp_path), str(tmp_path / "s")), A, "secret", clock.monotonic, lambda signal: None)
+    yield upstream
+    upstream.close()
+
+
+def connect(upstream: Upstream, supervisor: Played) -> None:
+    """Have a line made, and accepted."""
+    upstream.tick()
+    supervisor.take()
+    supervisor.answer("server.hello", {"protocol": 1})
+    receive(upstream)
+    supervisor.answer("signal.subscribe", {})
+
+
+def receive(upstream: Upstream) -> None:
+    """Take the next thing that the supervisor says."""
+    assert upstream.line is not None
+    assert select.select([upstream.line], [], [], PATIENCE_SECS)[0]
+    upstream.receive()
+
+
+def test_what_was_claimed_after_the_time_was_over_is_kept(
+    upstream: Upstream, supervisor: Played, clock: FakeClock
+) -> None:
+    connect(upstream, supervisor)
+    kept: list[Any] = []
+    claim = Ask("inbox.claim", {})
+    claim.keep = kept.append
+    upstream.ask(claim)
+    asked = supervisor.asked("inbox.claim")
+    clock.advance(ANSWER_SECS)
+    upstream.tick()
+    ((question, _, error),) = upstream.answers()
+    assert question is claim
+    assert "does not answer" in str(error)
+    supervisor.say(asked, result={"messages": [MESSAGE]})
+    while not kept:
+        receive(upstream)
+        assert upstream.answers() == []
+    assert kept == [{"messages": [MESSAGE]}]
+
+
+def test_a_line_is_made_again_at_once_unless_it_was_lost_at_once(
+    upstream: Upstream, supervisor: Played, clock: FakeClock
+) -> None:
+    connect(upstream, supervisor)
+    supervisor.leave()
+    while upstream.line is not None:
+        receive(upstream)
+    upstream.tick()
+    assert upstream.line is None
+    clock.advance(FIRST_PAUSE_SECS)
+    connect(upstream, supervisor)
+    clock.advance(FIRST_PAUSE_SECS)
+    supervisor.leave()
+    while upstream.line is not None:
+        receive(upstream)
+    connect(upstream, supervisor)
+
+
+def test_a_supervisor_that_is_there_and_silent_is_not_called_absent(
+    upstream: Upstream, supervisor: Played, clock: FakeClock, tmp_path: Path
+) -> None:
+    (tmp_path / "s").rename(tmp_path / "elsewhere")
+    upstream.tick()
+    (tmp_path / "elsewhere").rename(tmp_path / "s")
+    upstream.ask(Ask("agents.list", {}))
+    upstream.tick()
+    supervisor.take()
+    clock.advance(ANSWER_SECS)
+    upstream.tick()
+    ((_, _, error),) = upstream.answers()
+    assert "does not answer" in str(error)
+
+
+NO_SENSE = {
+    "an id that is no id": b'{"id":{},"result":{}}\n',
+    "an id of nothing": b'{"id":null,"error":{"code":1}}\n',
+    "a signal that is none": b'{"method":"signal","params":{"subject":"%b","signal":[]}}\n' % A.encode(),
+    "an unknown method": b'{"method":["signal"],"params":5}\n',
+}
+
+
+@pytest.mark.parametrize("said", NO_SENSE.values(), ids=NO_SENSE)
+def test_what_makes_no_sense_is_passed_over(mcp: Lines, supervisor: Played, said: bytes) -> None:
+    supervisor.accept()
+    supervisor.say_bytes(said)
+    mcp.call(1, "relay_inbox")
+    supervisor.answer("inbox.peek", {"messages": []})
+    assert mcp.text(1) == "0 messages."
+
+
+@pytest.mark.parametrize("said", [b"\xff\n", b"[" * 100_000 + b"\n", b"[]\n"], ids=["no text", "deep", "no object"])
+def test_whoever_speaks_no_json_is_left_and_tried_again(mcp: Lines, supervisor: Played, said: bytes) -> None:
+    supervisor.accept()
+    supervisor.say_bytes(said)
+    supervisor.accept()
+    mcp.call(1, "relay_inbox")
+    supervisor.answer("inbox.peek", {"messages": []})
+    assert mcp.text(1) == "0 messages."
+
+
+def test_a_result_that_is_no_object_is_an_error(mcp: Lines, supervisor: Played) -> None:
+    supervisor.accept()
+    mcp.call(1, "relay_inbox")
+    supervisor.answer("inbox.peek", 7)
+    assert "no supervisor: a result is no object" in mcp.text(1)
 
 
 def test_it_says_who_it_is_before_anything_else(mcp: Lines, supervisor: Played) -> None:
@@ -176,10 +294,29 @@ def test_what_a_cancelled_call_has_claimed_is_shown_by_the_next(mcp: Lines, supe
     supervisor.answer("publish", {"messageId": ID, "deliveredTo": 1})  # the claim was answered before
     assert mcp.read()["id"] == 3
     mcp.call(4, "relay_inbox")
-    assert mcp.text(4).startswith("Claimed by you before, in a call that was cancelled:\n\nMessage ")
+    assert mcp.text(4).startswith("Claimed by you before, in a call that had ended when they came:\n\nMessage ")
     mcp.call(5, "relay_ack", ids=[ID])
     supervisor.answer("inbox.complete", {})
     assert mcp.text(5) == f"{ID}: done."
+
+
+def test_what_a_cancelled_acknowledgement_has_claimed_is_not_forgotten(mcp: Lines, supervisor: Played) -> None:
+    supervisor.accept()
+    mcp.call(1, "relay_ack", ids=[ID])
+    claim = supervisor.asked("inbox.claim")
+    mcp.write(
+        {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}},
+        {"jsonrpc": "2.0", "id": 2, "method": "ping"},
+    )
+    assert mcp.read()["id"] == 2
+    supervisor.say(claim, result={"messages": [MESSAGE]})
+    mcp.call(3, "relay_list")
+    supervisor.answer("agents.list", {"agents": []})  # the claim was answered before
+    supervisor.answer("agents.people", {"people": []})
+    mcp.text(3)
+    mcp.call(4, "relay_inbox")
+    supervisor.answer("inbox.peek", {"messages": []})
+    assert mcp.text(4).endswith(f"Claimed by you earlier and not acknowledged: {ID}")
 
 
 def test_an_answer_is_taken_only_after_it_was_shown(mcp: Lines, supervisor: Played) -> None:
