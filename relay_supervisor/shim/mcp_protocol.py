@@ -96,15 +96,15 @@ class Mcp:
         if not isinstance(frame, dict):
             self.refuse(None, INVALID_REQUEST, "a message is an object; batches are not served: send several lines")
             return
-        id, method, params = frame.get("id"), frame.get("method"), frame.get("params", {})
+        id, method, params = frame.get("id"), frame.get("method"), frame.get("params")
+        params = {} if params is None else params  # null is as good as nothing, also to the `mcp` package
         if "method" not in frame and ("result" in frame or "error" in frame):
             return  # an answer, and nothing was asked
-        is_id = isinstance(id, str) or (isinstance(id, int) and not isinstance(id, bool))
-        if not isinstance(method, str) or not isinstance(params, dict) or ("id" in frame and not is_id):
-            self.refuse(id if is_id else None, INVALID_REQUEST, "this is no JSON-RPC request")
+        if not isinstance(method, str) or not isinstance(params, dict) or ("id" in frame and not _is_id(id)):
+            self.refuse(id if _is_id(id) else None, INVALID_REQUEST, "this is no JSON-RPC request")
         elif "id" not in frame:
             self._note(method, params)
-        elif id is not None:
+        else:
             self._serve(id, method, params)
 
     def refuse(self, id: Id | None, code: int, message: str) -> None:
@@ -118,7 +118,7 @@ class Mcp:
         return {"jsonrpc": "2.0", "id": id, "result": result}
 
     def _note(self, method: str, params: dict[str, Any]) -> None:
-        if method == "notifications/cancelled" and isinstance(params.get("requestId"), int | str):
+        if method == "notifications/cancelled" and _is_id(params.get("requestId")):
             self._host.cancel(params["requestId"])
 
     def _serve(self, id: Id, method: str, params: dict[str, Any]) -> None:
@@ -189,9 +189,8 @@ class Mcp:
             raise _Wrong(UNSUPPORTED_VERSION, f"protocol version {version[:100]!r} is not served", data)
         self._is_modern = True
         if method == "server/discover":
-            versions = list(HANDSHAKE_VERSIONS + MODERN_VERSIONS)
             return {
-                "supportedVersions": versions,
+                "supportedVersions": list(MODERN_VERSIONS),  # those of the handshake are not served here any more
                 "capabilities": _CAPABILITIES,
                 "instructions": INSTRUCTIONS,
                 **_CACHED,
@@ -208,9 +207,13 @@ class Mcp:
         name, token = params.get("name"), meta.get("progressToken")
         if not isinstance(name, str) or not is_tool(name):
             raise _Wrong(INVALID_PARAMS, f"there is no tool {str(name)[:100]!r}")
-        is_token = isinstance(token, int | str) and not isinstance(token, bool)
         arguments = params.get("arguments")
-        self._host.call(id, name, {} if arguments is None else arguments, token if is_token else None)
+        self._host.call(id, name, {} if arguments is None else arguments, token if _is_id(token) else None)
+
+
+def _is_id(value: Any) -> bool:
+    """Tell whether a value can be an id, or a progress token."""
+    return isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool))
 
 
 def _list_tools(params: dict[str, Any]) -> dict[str, Any]:
