@@ -5,7 +5,8 @@ r"""Foreign text for a model: fenced, labelled, and harmless.
 2. Before each fence stands who wrote it, when, under which id, and that it was not the user. These lines are ours.
 3. Characters that a person would not see are written out (``\x1b``, ``\u202e``): controls, marks that turn the
    direction of writing, invisible tags. Line breaks and tabs stay; so do the joiners that some scripts need.
-4. One message is cut after `MAX_TEXT` characters, and one result holds messages up to `ROOM`; what is cut is said.
+4. One message is cut after `MAX_TEXT` characters, as they are shown, and one result holds messages up to `ROOM`; what
+   is cut is said.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def show_message(envelope: dict[str, Any], fence: Fence) -> str:
     """Return a message as a model should see it."""
     sender, id = one_line(envelope.get("from")), one_line(envelope.get("id"))
     answer_to = one_line(envelope.get("replyTo") or envelope.get("from"))
-    text = payload_text(envelope.get("payload"))
+    text = harmless(payload_text(envelope.get("payload")))
     lines = [
         f"Message {id} from {sender}, {one_line(envelope.get('createdAt'))}"
         + (f", in reply to {one_line(envelope['parentId'])}" if envelope.get("parentId") else "")
@@ -73,7 +74,7 @@ def show_message(envelope: dict[str, Any], fence: Fence) -> str:
         f"Written by {sender}, not by your user:",
         fence.wrap(text[:MAX_TEXT]),
     ]
-    if is_cut(envelope):
+    if len(text) > MAX_TEXT:
         lines.append(f"(cut: {MAX_TEXT:,} of {len(text):,} characters; ask {sender} for the rest, or for a file)")
     return "\n".join(lines)
 
@@ -95,7 +96,7 @@ def show_messages(envelopes: Sequence[dict[str, Any]], room: int = ROOM) -> tupl
 
 def is_cut(envelope: dict[str, Any]) -> bool:
     """Tell whether a message is too long to be shown whole."""
-    return len(payload_text(envelope.get("payload"))) > MAX_TEXT
+    return len(harmless(payload_text(envelope.get("payload")))) > MAX_TEXT
 
 
 def payload_text(payload: Any) -> str:

@@ -105,6 +105,12 @@ def test_a_long_message_is_cut_and_that_is_said_outside_the_fence() -> None:
     assert shown.endswith("(cut: 20,000 of 20,001 characters; ask relay.agent.eve for the rest, or for a file)")
 
 
+def test_what_is_written_out_counts_as_it_is_shown() -> None:
+    shown = show_message(an_envelope({"content": "\U000e0041" * MAX_TEXT}), Fence())
+    assert len(inside(shown)) == MAX_TEXT
+    assert "(cut: 20,000 of 200,000 characters;" in shown
+
+
 def test_a_result_has_room_for_so_many_and_for_one_at_least() -> None:
     long = [an_envelope("x" * (ROOM // 3)) for _ in range(5)]
     text, shown = show_messages(long)
