@@ -5,7 +5,7 @@
    agent never loops, and neither does one that is asked again because of itself.
 2. Each message is shown once in a session (`shown.py`). The session's start shows everything that is unread, also what
    an earlier session was shown. That a message was shown is noted after the text is out: a crash shows it twice rather
-   than never.
+   than never. Where it cannot be noted, a stop shows nothing: it would show the same for ever.
 3. The mere push neither acknowledges nor claims anything: the text says how to.
 4. There is at most `push.MOST_CHARS` of text; the rest is counted, and comes with the next event.
 5. After printing, the agent's MCP server is told by a `presence` signal what was shown, so that replies inherit the
@@ -21,15 +21,15 @@ from __future__ import annotations
 
 import os
 import select
-import sys
 import time
 
 from relay_supervisor.shim import TYPE_CHECKING
+from relay_supervisor.shim.command import Misused, read_options, say
 from relay_supervisor.shim.fence import payload_text
 from relay_supervisor.shim.hook_shapes import EVENTS, PROMPT, START, STOP, Event, Unusable, answer, read_event
 from relay_supervisor.shim.line import Address, Line, Refused, Unreachable, find_token
 from relay_supervisor.shim.push import HEADING, MOST_CHARS, compose
-from relay_supervisor.shim.shown import Shown
+from relay_supervisor.shim.shown import MOST_IDS, Shown
 
 if TYPE_CHECKING:
     from typing import Any
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 LIMIT_SECS = 2.0
 """How long everything together may take."""
 
-_MOST_IDS = 1000
+_MANY = 1000
+"""Ids in one answer."""
 _PAGE = 10
 _MOST_STDIN = 32 * 1024 * 1024
-_OPTIONS = {"--as": "subject", "--data-dir": "data_dir", "--socket": "socket", "--token": "token"}
 
 
 def main(args: list[str]) -> int:
@@ -48,23 +48,22 @@ def main(args: list[str]) -> int:
     try:
         _run(args, time.monotonic() + LIMIT_SECS)
     except (Unreachable, Refused, Unusable) as error:
-        _say(str(error))
+        say("hook", str(error))
+    except Misused as error:
+        say("hook", f"{error} (see 'relay hook --help')")
     except Exception as error:  # rule 6
-        _say(f"{type(error).__name__}: {error}")
+        say("hook", f"{type(error).__name__}: {error}")
     return 0
 
 
 def _run(args: list[str], until: float) -> None:
-    options, given = parse(args)
-    subject = options.get("subject")
-    if not subject:
-        raise Unusable("whose mail? say --as relay.agent.NAME")
-    event = read_event(_stdin(until), given)
-    address = Address.find(options.get("data_dir"), options.get("socket"))
-    token = find_token(address, subject, options.get("token"))
-    line = Line.open(address, agent=subject, token=token, client="relay hook", timeout=_left(until))
+    options = read_options(args, tuple(EVENTS))
+    event = read_event(_stdin(until), options.word)
+    address = Address.find(options.data_dir, options.socket)
+    token = find_token(address, options.subject, options.token)
+    line = Line.open(address, agent=options.subject, token=token, client="relay hook", timeout=_left(until))
     try:
-        _tell_news(line, subject, event, until)
+        _tell_news(line, options.subject, event, until)
     finally:
         line.close()
 
@@ -76,7 +75,7 @@ def _tell_news(line: Line, subject: str, event: Event, until: float) -> None:
             line.await_answer(spoken, _left(until))
         return
     # Requests are begun in the order they are sent: the signal is out when the ids have come.
-    waiting = line.ask("inbox.wait", {"subject": subject, "limit": _MOST_IDS, "timeoutMs": 1}, _left(until))["ids"]
+    waiting = _list_waiting(line, subject, until)
     shown = Shown(subject, event.session)
     seen = [] if event.kind == START else shown.read()
     known = set(seen)
@@ -84,32 +83,13 @@ def _tell_news(line: Line, subject: str, event: Event, until: float) -> None:
     messages = _fetch(line, subject, waiting, new, until)
     if messages:
         text, pushed = compose(subject, messages, len(new))
+        if event.kind == STOP:
+            shown.write(seen)  # else it could not be noted afterwards either
         _print(answer(event, text))
-        shown.write(seen + pushed)
-        line.await_answer(_signal(line, subject, event, pushed), _left(until))
-
-
-def parse(args: list[str]) -> tuple[dict[str, str], str | None]:
-    """Return the options and the event of a command line, in any order.
-
-    Raises:
-        Unusable: if something is too much or missing.
-    """
-    options: dict[str, str] = {}
-    given: str | None = None
-    rest = iter(args)
-    for one in rest:
-        name, has_value, value = one.partition("=")
-        if name in _OPTIONS:
-            found = value if has_value else next(rest, None)
-            if not found:
-                raise Unusable(f"{name} needs a value")
-            options[_OPTIONS[name]] = found
-        elif one in EVENTS and given is None:
-            given = one
-        else:
-            raise Unusable(f"{one!r} means nothing here: see 'relay hook --help'")
-    return options, given
+        try:
+            shown.write(seen + pushed)
+        finally:
+            line.await_answer(_signal(line, subject, event, pushed), _left(until))
 
 
 def by_person(event: Event) -> bool:
@@ -119,7 +99,7 @@ def by_person(event: Event) -> bool:
 
 def _stdin(until: float) -> bytes:
     """Return what the agent says on stdin; nothing from a terminal."""
-    data = b""
+    data = bytearray()
     while not os.isatty(0) and select.select([0], [], [], _left(until) / 2)[0]:
         chunk = os.read(0, 1 << 16)
         if not chunk:
@@ -127,7 +107,19 @@ def _stdin(until: float) -> bytes:
         data += chunk
         if len(data) > _MOST_STDIN:
             raise Unusable(f"more than {_MOST_STDIN} bytes are on stdin")
-    return data
+    return bytes(data)
+
+
+def _list_waiting(line: Line, subject: str, until: float) -> list[str]:
+    """Return the ids of the messages that wait, as many as can be remembered."""
+    found: list[str] = []
+    asked: dict[str, Any] = {"subject": subject, "limit": _MANY, "timeoutMs": 1}
+    while len(found) < MOST_IDS:
+        page = line.ask("inbox.wait", {**asked, "after": max(found)} if found else asked, _left(until))["ids"]
+        found += page
+        if len(page) < _MANY:
+            break
+    return found
 
 
 def _fetch(line: Line, subject: str, waiting: list[str], new: list[str], until: float) -> list[dict[str, Any]]:
@@ -136,7 +128,8 @@ def _fetch(line: Line, subject: str, waiting: list[str], new: list[str], until: 
     room = MOST_CHARS
     while new and room > 0:
         asked: dict[str, Any] = {"subject": subject, "limit": _PAGE}
-        before = [one for one in waiting if one < min(new)]
+        oldest = min(new)
+        before = [one for one in waiting if one < oldest]
         page = line.ask("inbox.peek", {**asked, "after": max(before)} if before else asked, _left(until))["messages"]
         fresh = {one["id"]: one for one in page if one["id"] in new}
         if not fresh:
@@ -166,8 +159,3 @@ def _print(text: str) -> None:
 
 def _left(until: float) -> float:
     return max(until - time.monotonic(), 0.0)
-
-
-def _say(text: str) -> None:
-    shown = "".join(one if one.isprintable() else "?" for one in text)
-    sys.stderr.write(f"relay hook: {shown}\n")

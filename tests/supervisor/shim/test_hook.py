@@ -18,8 +18,7 @@ from typing import Any
 import pytest
 
 from relay_supervisor.cli import light_command
-from relay_supervisor.shim.hook import parse
-from relay_supervisor.shim.hook_shapes import Unusable
+from relay_supervisor.shim.command import Misused, read_options
 from relay_supervisor.shim.push import HEADING, MOST_CHARS
 from relay_supervisor.shim.shown import KEPT_SECS
 from tests.supervisor.cli_runner import TIMEOUT_SECS, Relay, a_relay, end
@@ -237,6 +236,22 @@ def test_many_short_messages_are_shown_together(agent: Agent) -> None:
     assert all(one in shown for one in ids)
 
 
+def test_what_comes_after_a_thousand_that_were_shown_is_shown(agent: Agent) -> None:
+    agent.mail("the first")
+    agent.prompt()
+    one = {"subject": agent.subject, "from": "relay.agent.other", "payload": "x"}
+    agent.relay.ask("publish.batch", messages=[one] * 1000)
+    ids = agent.relay.ask("inbox.wait", subject=agent.subject, limit=1000)["ids"]
+    ids += agent.relay.ask("inbox.wait", subject=agent.subject, after=ids[-1])["ids"]
+    [mark] = marks(agent)
+    mark.write_text("\n".join(ids))
+    last = agent.mail("the last")
+    shown = agent.prompt()
+    assert ": 1 message. " in shown
+    assert last in shown
+    assert agent.prompt() == ""
+
+
 def test_what_is_replayed_to_an_agent_that_has_seen_newer_mail_is_shown(agent: Agent) -> None:
     relay, subject = agent.relay, agent.subject
     old = agent.mail("old")
@@ -404,6 +419,36 @@ def test_what_cannot_be_kept_is_shown_all_the_same(agent: Agent) -> None:
     assert ran.err.startswith("relay hook: ")
 
 
+def test_a_stop_that_cannot_be_noted_shows_nothing_and_so_comes_to_an_end(agent: Agent) -> None:
+    message = agent.mail("x")
+    agent.state.write_text("a file where a directory belongs")
+    quiet(agent.hook(agent.event("Stop")))
+    agent.state.unlink()
+    assert message in agent.stop()
+    assert agent.stop(active=True) == ""
+
+
+def test_the_mcp_server_is_told_also_of_what_cannot_be_noted(agent: Agent, listener: Listener) -> None:
+    message = agent.mail("x")
+    agent.state.write_text("a file where a directory belongs")
+    agent.hook(agent.event("UserPromptSubmit", prompt="x"))
+    assert listener.heard() == [("prompt", []), ("prompt", [message])]
+
+
+def test_several_hooks_of_a_session_at_once_show_everything(agent: Agent) -> None:
+    ids = [agent.mail(f"number {number}") for number in range(3)]
+    said = json.dumps(agent.event("UserPromptSubmit", prompt="x"))
+    environment = {"XDG_STATE_HOME": str(agent.state)}
+    running = [
+        agent.relay.start("hook", "--as", agent.subject, stdin=subprocess.PIPE, environment=environment)
+        for _ in range(5)
+    ]
+    outs = [end(one, stdin=said).out for one in running]
+    assert all(one in "".join(outs) for one in ids)
+    assert agent.prompt() == ""
+    assert [mark.name.rpartition("@")[2] for mark in marks(agent)] == ["s-1"]
+
+
 # Nothing breaks a prompt
 
 
@@ -438,6 +483,14 @@ def test_bytes_that_are_no_text_are_one_line(agent: Agent) -> None:
         said.seek(0)
         process = agent.relay.start("hook", "--as", agent.subject, stdin=said.fileno())
     quiet(end(process))
+
+
+def test_a_stderr_that_nobody_reads_breaks_nothing(agent: Agent) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    process = agent.relay.start("hook", "--as", agent.subject, stdin=subprocess.PIPE, stderr=writing)
+    os.close(writing)
+    assert end(process, stdin="{").out == ""
 
 
 def test_no_supervisor_is_one_line(agent: Agent) -> None:
@@ -511,9 +564,10 @@ def test_a_wrong_command_line_does_not_break_a_prompt_either(relay: Relay, args:
 
 
 def test_options_stand_anywhere() -> None:
-    assert parse(["stop", "--as=a", "--socket", "b"]) == ({"subject": "a", "socket": "b"}, "stop")
-    with pytest.raises(Unusable):
-        parse(["--as", ""])
+    options = read_options(["stop", "--as=a", "--socket", "b"], ("prompt", "stop"))
+    assert vars(options) == {"subject": "a", "socket": "b", "word": "stop", "data_dir": None, "token": None}
+    with pytest.raises(Misused):
+        read_options(["--as", ""])
     assert light_command(["--socket", "s", "--data-dir=d", "hook", "--as", "a"]) == (
         "hook",
         ["--socket", "s", "--data-dir=d", "--as", "a"],

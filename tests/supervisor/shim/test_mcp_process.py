@@ -18,7 +18,7 @@ import pytest
 from relay_supervisor.shim.session import MAX_CALLS, MAX_UNWRITTEN
 from tests.supervisor.cli_runner import Relay, a_relay, until
 from tests.supervisor.daemon import UNLIMITED, Daemon, a_daemon
-from tests.supervisor.shim.clients import PATIENCE_SECS, A, B, Lines, lines
+from tests.supervisor.shim.clients import PATIENCE_SECS, A, B, Lines, command, lines
 
 HEAVY = {
     "asyncio",
@@ -142,13 +142,20 @@ def test_the_common_options_may_stand_before_it(relay: Relay, daemon: Daemon) ->
         pytest.param([], "--as needs the subject of the agent", id="nobody"),
         pytest.param(["--as", "relay.agent.*"], "--as needs the subject of the agent", id="a pattern"),
         pytest.param(["--as"], "--as needs a value", id="no value"),
-        pytest.param(["--as", A, "--sender", "x"], "unknown argument '--sender'", id="unknown"),
+        pytest.param(["--as", A, "--sender", "x"], "'--sender' means nothing here", id="unknown"),
     ],
 )
 def test_a_wrong_call_is_explained(args: list[str], wrong: str) -> None:
     ran = Relay().real("mcp", *args, code=2)
     assert ran.out == ""
     assert ran.err.startswith(f"relay mcp: {wrong}")
+
+
+def test_without_a_stdin_it_ends_at_once(daemon: Daemon) -> None:
+    closed = ["sh", "-c", 'exec "$@" <&-', "sh", sys.executable, *command(daemon, A)]
+    ran = subprocess.run(closed, capture_output=True, text=True, check=False, timeout=PATIENCE_SECS)
+    assert ran.returncode == 2
+    assert ran.stderr.startswith("relay mcp: stdin and stdout must be open")
 
 
 def test_it_ends_with_its_stdin_and_leaves_the_rest_to_the_supervisor(relay: Relay, daemon: Daemon) -> None:
