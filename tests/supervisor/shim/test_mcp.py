@@ -221,13 +221,14 @@ async def test_an_answer_that_is_cut_stays_in_the_inbox(pair: Pair) -> None:
         assert len(pair.waiting(pair.a)) == 1
 
 
-async def test_progress_is_told_to_a_client_that_asks_for_it(pair: Pair) -> None:
+@pytest.mark.parametrize("mode", [LEGACY, MODERN])
+async def test_progress_is_told_to_a_client_that_asks_for_it(pair: Pair, mode: str) -> None:
     heard: list[float] = []
 
     async def hear(progress: float, total: float | None, message: str | None) -> None:
         heard.append(progress)
 
-    async with pair.agent(pair.a) as a:
+    async with pair.agent(pair.a, mode) as a:
         arguments = {"to": pair.b, "content": "x"}
         asking = asyncio.Task(a.client.call_tool("relay_ask", arguments, progress_callback=hear))
         await until(lambda: len(heard) == 2)
@@ -251,6 +252,24 @@ async def test_claimed_is_taken_and_must_be_acknowledged(pair: Pair) -> None:
         assert pair.waiting(pair.a) == []
         said = await a.failed("relay_ack", ids=[first, "nonsense"])
         assert said.count("is not in your inbox: acknowledged already, or a dead letter now") == 2
+
+
+async def test_two_sessions_of_an_agent_share_its_mail(pair: Pair) -> None:
+    id = pair.relay.publish(pair.a, {"content": "for either"}, sender=pair.b)
+    async with pair.agent(pair.a) as one, pair.agent(pair.a, MODERN) as other:
+        assert id in await one.ok("relay_inbox")
+        assert id in await other.ok("relay_inbox")
+        assert id in await one.ok("relay_inbox", claim=True)
+        assert await other.ok("relay_inbox", claim=True) == "0 messages."
+        asking = asyncio.Task(one.ok("relay_ask", to=pair.b, content="x"))
+        await until(lambda: pair.waiting(pair.b))
+        await other.ok("relay_send", to=pair.b, content="y")
+        asked = pair.waiting(pair.b)[0]["id"]
+        pair.relay.publish(pair.a, {"content": "to the one who asked"}, sender=pair.b, parentId=asked)
+        assert "\nto the one who asked\n" in await asking
+        await until(lambda: not pair.waiting(pair.a))
+        assert await one.ok("relay_ack", ids=[id]) == f"{id}: done."
+    assert pair.relay.letters(endpoint=pair.a) == []
 
 
 async def test_only_what_can_be_shown_is_claimed(pair: Pair) -> None:

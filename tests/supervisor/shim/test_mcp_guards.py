@@ -106,6 +106,25 @@ async def test_two_agents_that_answer_each_other_for_ever_are_stopped(
     assert [one.code for one in await client.dead_letters()][-1] == "cycle"
 
 
+@pytest.mark.parametrize("ring", [(A, B), (A, B, C)], ids=["to and fro", "round"])
+@pytest.mark.parametrize("tool", ["relay_send", "relay_ask"])
+async def test_work_that_is_handed_on_for_ever_is_stopped(
+    daemon: Daemon, client: RelayClient, ring: tuple[str, ...], tool: str
+) -> None:
+    wait = {"timeout_secs": 1} if tool == "relay_ask" else {}
+    async with AsyncExitStack() as stack:
+        agents = {one: await stack.enter_async_context(an_agent(daemon, one)) for one in ring}
+        said = await agents[A].ok(tool, to=B, content="do this", **wait)
+        handed = 1
+        while not said.is_error:
+            turn, following = ring[handed % len(ring)], ring[(handed + 1) % len(ring)]
+            await agents[turn].ok("relay_inbox")
+            said = await agents[turn](tool, to=following, content="you do it", **wait)
+            handed += 1
+            assert handed <= SMALL
+        assert said.startswith("Not delivered: the loop guard has stopped this")
+
+
 async def test_a_storm_by_hooks_is_stopped(daemon: Daemon, client: RelayClient) -> None:
     """Agents that are woken by what the stop hook shows, and never look into their inbox themselves."""
     async with an_agent(daemon, A) as a, an_agent(daemon, B) as b:
