@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     from relay_supervisor.shim.agent import Agent, Arguments, Steps
 
-_PAGE = 50
+_NEIGHBOURS = 32
+"""So many ids differ in their last letter alone: a message is among the first so many after the rest of its id."""
 _WAIT_SECS = 5.0
 """A wait is asked for in pieces, so that one that nobody needs any more does not stay for long."""
 
@@ -51,7 +52,7 @@ def ask(agent: Agent, arguments: Arguments) -> Steps:
             "will come to your inbox (relay_inbox). Do not ask again."
         )
     try:
-        answer = yield from _look_up(agent, answer_id, after=asked)
+        answer = yield from _look_up(agent, answer_id)
     except Unreachable:
         answer = None
     if answer is None:
@@ -139,17 +140,11 @@ def _wait_for_answer(agent: Agent, asked: str, until: float) -> Generator[Ask | 
     return None
 
 
-def _look_up(agent: Agent, wanted: str, after: str = "") -> Generator[Ask | Say, Any, dict[str, Any] | None]:
+def _look_up(agent: Agent, wanted: str) -> Generator[Ask | Say, Any, dict[str, Any] | None]:
     """Return a waiting message without taking it."""
-    while True:
-        params = {"subject": agent.subject, "after": after, "limit": _PAGE}
-        page: list[dict[str, Any]] = (yield Ask("inbox.peek", params))["messages"]
-        for envelope in page:
-            if envelope["id"] == wanted:
-                return envelope
-        if not page:
-            return None
-        after = page[-1]["id"]
+    params = {"subject": agent.subject, "after": wanted[:-1], "limit": _NEIGHBOURS}
+    page: list[dict[str, Any]] = (yield Ask("inbox.peek", params))["messages"]
+    return next((one for one in page if one["id"] == wanted), None)
 
 
 def _is_failure(envelope: dict[str, Any]) -> bool:

@@ -144,6 +144,19 @@ async def test_a_storm_by_hooks_is_stopped(daemon: Daemon, client: RelayClient) 
         assert said.startswith("Not delivered: the loop guard has stopped this")
 
 
+async def test_what_a_hook_has_shown_is_found_among_many(daemon: Daemon, client: RelayClient) -> None:
+    ids = [(await client.publish(A, {"content": f"{number}"}, sender=B)).message_id for number in range(100)]
+    async with an_agent(daemon, A) as a:
+        await a.ok("relay_list")  # it is connected
+        for id in (ids[0], ids[50], ids[-1]):
+            await client.call("signal.send", {"subject": A, "signal": a_signal("stop", id)})
+            await a.ok("relay_list")  # the signal was heard before this was answered
+            await a.ok("relay_send", to=C, content="you do it")
+            (found,) = await client.claim(C)
+            assert (found.budget.hop_count, found.budget.ancestor_chain) == (2, (C,))
+            assert found.payload["conversationId"] == id
+
+
 async def test_a_person_begins_a_new_conversation(daemon: Daemon, client: RelayClient) -> None:
     async with an_agent(daemon, A) as a:
         await a.ok("relay_send", to=B, content="hello")
