@@ -191,7 +191,7 @@ class Line:
             writing = [self] if self.unsent else []
             readable, writable, _ = select.select([self], writing, [], max(left, 0))
             if not readable and not writable:
-                raise Unreachable(f"the supervisor has not answered within {timeout:g} s")
+                raise Unreachable(f"the supervisor has not answered within {timeout:.2g} s")
             if writable:
                 self.flush()
             for frame in self.receive() if readable else ():

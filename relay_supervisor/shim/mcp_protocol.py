@@ -105,7 +105,7 @@ class Mcp:
         elif "id" not in frame:
             self._note(method, params)
         else:
-            self._serve(id, method, params)
+            self._serve(frame["id"], method, params)
 
     def refuse(self, id: Id | None, code: int, message: str) -> None:
         """Answer with an error."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 MAX_CONTENT = 1_000_000
 MAX_IDS = 100
+MAX_DEPTH = 100
 LONGEST_WAIT_SECS = 600
 USUAL_WAIT_SECS = 50
 """Many clients give a tool a minute; the answer that comes too late for one goes to the inbox."""
@@ -142,7 +143,29 @@ def _explain_value(value: Any, schema: dict[str, Any]) -> str | None:
         return f"1 to {MAX_IDS} texts"
     if kind is str and len(value) > MAX_CONTENT:
         return f"at most {MAX_CONTENT:,} characters long; send the path of a file instead"
-    return None
+    return _explain_json(value) if kind is dict else None
+
+
+def _explain_json(value: Any) -> str | None:
+    """Return what the bus could not read of a value: it would not even know which question that was."""
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH):
+        if any(_is_no_number(one) for one in level):
+            return "without numbers that are no JSON, or beyond 64 bits"
+        level = [
+            inner
+            for one in level
+            for inner in (one.values() if isinstance(one, dict) else one if isinstance(one, list) else ())
+        ]
+        if not level:
+            return None
+    return f"nested at most {MAX_DEPTH} levels deep"
+
+
+def _is_no_number(value: Any) -> bool:
+    if isinstance(value, float):
+        return not abs(value) < float("inf")
+    return isinstance(value, int) and not -(2**63) <= value < 2**64
 
 
 def _explain_together(arguments: dict[str, Any]) -> str | None:

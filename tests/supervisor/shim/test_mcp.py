@@ -301,6 +301,18 @@ async def test_nobody_there(pair: Pair) -> None:
         assert "Refused: " in await a.failed("relay_send", to="not a subject", content="x")
 
 
+async def test_what_may_be_sent_is_what_the_bus_can_read(pair: Pair) -> None:
+    deep: dict[str, Any] = {"most": [2**64 - 1, -(2**63), 1.5e300, True, None]}
+    for _ in range(90):
+        deep = {"a": deep}
+    async with pair.agent(pair.a) as a:
+        await a.ok("relay_send", to=pair.b, content="x", payload=deep)
+        deep = {"a": {"a": {"a": {"a": {"a": {"a": {"a": {"a": {"a": {"a": deep}}}}}}}}}}
+        assert "nested" in await a.failed("relay_send", to=pair.b, content="x", payload=deep)
+        assert "Refused: payload is " in await a.failed("relay_send", to=pair.b, content="é" * 600_000)
+    assert len(pair.waiting(pair.b)) == 1
+
+
 async def test_access_denied(pair: Pair) -> None:
     rule = {"from": pair.a, "to": pair.b, "action": "deny", "priority": 10}
     pair.relay.ask("access.add", rule=rule)

@@ -10,7 +10,7 @@ import pytest
 
 from relay_supervisor.shim.mcp_protocol import INSTRUCTIONS
 from relay_supervisor.shim.session import VERBS
-from relay_supervisor.shim.tools import MAX_CONTENT, TOOLS, explain_arguments
+from relay_supervisor.shim.tools import MAX_CONTENT, MAX_DEPTH, TOOLS, explain_arguments
 
 NAMES = ["relay_send", "relay_ask", "relay_inbox", "relay_ack", "relay_list", "relay_notify_user"]
 
@@ -22,6 +22,14 @@ GOOD: dict[str, dict[str, Any]] = {
     "relay_list": {},
     "relay_notify_user": {"content": "x"},
 }
+
+
+def deep(levels: int) -> dict[str, Any]:
+    """Return an object with so many levels in it."""
+    made: dict[str, Any] = {}
+    for _ in range(levels):
+        made = {"a": made}
+    return made
 
 
 def test_there_are_six_and_each_does_something() -> None:
@@ -62,6 +70,10 @@ def test_there_is_no_argument_for_the_sender(name: str, argument: str) -> None:
         ("relay_send", {"content": "x" * (MAX_CONTENT + 1)}, "content must be at most 1,000,000 characters long"),
         ("relay_send", {"payload": []}, "payload must be an object"),
         ("relay_send", {"payload": {"content": "y"}}, "payload must not have content"),
+        ("relay_send", {"payload": deep(MAX_DEPTH)}, "payload must be nested at most 100 levels deep"),
+        ("relay_send", {"payload": {"n": [float("nan")]}}, "payload must be without numbers that are no JSON"),
+        ("relay_send", {"payload": {"n": float("inf")}}, "payload must be without numbers that are no JSON"),
+        ("relay_send", {"payload": {"n": 2**64}}, "payload must be without numbers that are no JSON"),
         ("relay_send", {"new_topic": "yes"}, "new_topic must be true or false"),
         ("relay_send", {"new_topic": True, "in_reply_to": "01A"}, "in_reply_to and new_topic contradict each other"),
         ("relay_ask", {"timeout_secs": 0}, "timeout_secs must be from 1 to 600"),

@@ -125,6 +125,13 @@ def connect(upstream: Upstream, supervisor: Played) -> None:
     supervisor.answer("signal.subscribe", {})
 
 
+def lose(upstream: Upstream, supervisor: Played) -> None:
+    """Have the line lost."""
+    supervisor.leave()
+    while upstream.line is not None:
+        receive(upstream)
+
+
 def receive(upstream: Upstream) -> None:
     """Take the next thing that the supervisor says."""
     assert upstream.line is not None
@@ -157,17 +164,13 @@ def test_a_line_is_made_again_at_once_unless_it_was_lost_at_once(
     upstream: Upstream, supervisor: Played, clock: FakeClock
 ) -> None:
     connect(upstream, supervisor)
-    supervisor.leave()
-    while upstream.line is not None:
-        receive(upstream)
+    lose(upstream, supervisor)
     upstream.tick()
     assert upstream.line is None
     clock.advance(FIRST_PAUSE_SECS)
     connect(upstream, supervisor)
     clock.advance(FIRST_PAUSE_SECS)
-    supervisor.leave()
-    while upstream.line is not None:
-        receive(upstream)
+    lose(upstream, supervisor)
     connect(upstream, supervisor)
 
 
