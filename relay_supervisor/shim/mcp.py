@@ -5,7 +5,7 @@
    whether there is a supervisor or not, and a tool that needs one says what is wrong.
 3. The parts: session.py (the loop), mcp_protocol.py (what the client says), tools.py (what a model sees), sending.py
    and reading.py (what the tools do), upstream.py (the supervisor), handled.py (the loop guard), fence.py (what
-   others have written).
+   others have written), command.py (what it has in common with `relay hook`).
 """
 
 from __future__ import annotations

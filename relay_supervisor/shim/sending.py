@@ -17,7 +17,7 @@ from relay_supervisor.shim import TYPE_CHECKING
 from relay_supervisor.shim.agent import Say
 from relay_supervisor.shim.fence import Fence, is_cut, one_line, show_message
 from relay_supervisor.shim.line import Refused, Unreachable
-from relay_supervisor.shim.refusals import Failure, describe_delivery, explain_undelivered, explain_unsent
+from relay_supervisor.shim.refusals import Failure, describe_delivery, explain, explain_undelivered, explain_unsent
 from relay_supervisor.shim.tools import USUAL_WAIT_SECS
 from relay_supervisor.shim.upstream import Ask
 
@@ -45,16 +45,20 @@ def ask(agent: Agent, arguments: Arguments) -> Steps:
     until = agent.monotonic() + secs
     result = yield from _publish(agent, to, arguments, "request", agent.parent(arguments))
     asked = result["messageId"]
-    answer_id = yield from _wait_for_answer(agent, asked, until)
+    answer_id = answer = None
+    try:
+        answer_id = yield from _wait_for_answer(agent, asked, until)
+        if answer_id is not None:
+            answer = yield from _look_up(agent, answer_id)
+    except Unreachable:
+        answer = None
+    except Refused as error:
+        raise Failure(f"Your message {asked} is delivered; do not ask again. The answer: {explain(error)}") from None
     if answer_id is None:
         return (
             f"No answer within {secs} s. Your message {asked} is delivered, and {one_line(to)} may still answer: that "
             "will come to your inbox (relay_inbox). Do not ask again."
         )
-    try:
-        answer = yield from _look_up(agent, answer_id)
-    except Unreachable:
-        answer = None
     if answer is None:
         return (
             f"The answer {answer_id} to your message {asked} has come: to your inbox, or to another session of yours."

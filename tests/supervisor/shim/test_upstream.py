@@ -337,6 +337,15 @@ def test_an_answer_is_taken_only_after_it_was_shown(mcp: Lines, supervisor: Play
     assert supervisor.answer("inbox.complete", {"late": True})["params"]["id"] == ID
 
 
+def test_a_question_whose_answer_is_refused_has_been_asked_all_the_same(mcp: Lines, supervisor: Played) -> None:
+    supervisor.accept()
+    mcp.call(1, "relay_ask", to=B, content="x")
+    supervisor.answer("publish", {"messageId": ID, "deliveredTo": 1})
+    supervisor.refuse(supervisor.asked("inbox.wait"), "subject_not_yours", "this is not yours")
+    told = mcp.text(1)
+    assert told.startswith(f"Your message {ID} is delivered; do not ask again. The answer: Refused: this is not yours.")
+
+
 def test_a_call_that_waits_for_a_lost_supervisor_can_be_cancelled(mcp: Lines, supervisor: Played) -> None:
     supervisor.accept()
     mcp.call(1, "relay_inbox")
