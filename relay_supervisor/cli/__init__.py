@@ -71,6 +71,9 @@ def main() -> None:
     import os
     import sys
 
+    # Whoever called may have closed them.
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     light = light_command(sys.argv[1:])
     if light is not None:
         from importlib import import_module

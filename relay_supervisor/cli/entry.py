@@ -110,4 +110,7 @@ def _explain_relay(error: BaseException) -> tuple[int, str]:
         return ExitCode.USAGE, error.message
     if isinstance(error, RelayError):
         return ExitCode.USAGE if error.code == "invalid_params" else ExitCode.ERROR, error.message
+    if isinstance(error, OSError) and error.strerror:  # such as a full disk behind stdout
+        where = f" ({os.fsdecode(error.filename)})" if isinstance(error.filename, str | bytes) else ""
+        return ExitCode.ERROR, f"{error.strerror}{where}"
     return ExitCode.ERROR, f"{type(error).__name__}: {error} (RELAY_DEBUG=1 shows where)"

@@ -100,14 +100,11 @@ class Line:
         try:
             sock.settimeout(timeout)
             sock.connect(address.socket)
-            sock.setblocking(False)
-            line.hello_id = line.send("server.hello", hello)
         except OSError as error:
             sock.close()
             raise Unreachable(f"cannot reach {address.socket}: {_explain(error)}") from None
-        except Unreachable:
-            sock.close()
-            raise
+        sock.setblocking(False)
+        line.hello_id = line.send("server.hello", hello)
         return line
 
     def fileno(self) -> int:
@@ -128,7 +125,6 @@ class Line:
 
         Raises:
             Refused: with code `frame_too_large`, if it does not fit into a frame.
-            Unreachable: if the connection is lost.
         """
         self._last_id += 1
         frame = {"jsonrpc": "2.0", "id": self._last_id, "method": method, "params": params}
@@ -140,18 +136,14 @@ class Line:
         return self._last_id
 
     def flush(self) -> None:
-        """Send what waits, as far as the supervisor reads.
-
-        Raises:
-            Unreachable: if the connection is lost.
-        """
+        """Send what waits, as far as the supervisor reads; whether it is still there is for `receive` to tell."""
         try:
             while self._out:
                 self._out = self._out[self._socket.send(self._out) :]
         except BlockingIOError:
             return
-        except OSError as error:
-            raise Unreachable(f"the supervisor is gone: {error.strerror}") from None
+        except OSError:
+            self._out = b""  # it has hung up, and may have said why before
 
     def receive(self) -> list[dict[str, Any]]:
         """Return the frames that have come, without waiting: answers, and notifications, which have no id.

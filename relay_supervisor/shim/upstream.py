@@ -135,11 +135,8 @@ class Upstream:
 
     def flush(self) -> None:
         """Send what waits for the supervisor to read."""
-        try:
-            if self.line is not None:
-                self.line.flush()
-        except Unreachable as error:
-            self._lose(error)
+        if self.line is not None:
+            self.line.flush()
 
     def _patience(self, question: Ask, now: float) -> float:
         if question.secs is not None:
@@ -165,17 +162,11 @@ class Upstream:
         while self._queue and self.line is not None and self._is_accepted:
             question = self._queue.pop(0)
             try:
-                id = self.line.send(question.method, question.params)
+                self._asked[self.line.send(question.method, question.params)] = question
             except Refused as error:
                 self._answers.append((question, None, error))
-                continue
-            except Unreachable as error:
-                question.times += 1  # part of it may have gone out
-                self._queue.insert(0, question)
-                self._lose(error)
-                return
-            question.times += 1
-            self._asked[id] = question
+            else:
+                question.times += 1
 
     def _take(self, frame: dict[str, Any]) -> None:
         id = frame.get("id")

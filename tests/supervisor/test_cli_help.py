@@ -117,3 +117,19 @@ echo "${{COMPREPLY[@]}}"
     path = {**relay.environment, "PATH": f"{installed}:{os.environ['PATH']}"}
     ran = subprocess.run(["bash", "-c", program], env=path, capture_output=True, text=True, check=False, timeout=60)
     assert ran.stdout.strip() == "status", script
+
+
+@pytest.mark.parametrize(
+    ("command", "output", "code", "said"),
+    [
+        ("--help", ">&-", 0, ""),
+        ("hook --as relay.agent.writer", ">&- 2>&-", 0, ""),
+        ("--help", ">/dev/full", 1, "relay: No space left on device\n"),
+    ],
+    ids=["closed", "closed, for an agent", "full"],
+)
+def test_an_output_that_takes_nothing_is_no_crash(command: str, output: str, code: int, said: str) -> None:
+    relay = f"{sys.executable} -m relay_supervisor.cli {command} {output}"
+    environment = {"HOME": "/nonexistent", "PATH": os.environ["PATH"]}
+    ran = subprocess.run(["sh", "-c", relay], capture_output=True, text=True, env=environment, timeout=60)
+    assert (ran.returncode, ran.stderr) == (code, said)
