@@ -5,6 +5,8 @@
 2. What changes something has a capital letter for a key, and does not exist with --read-only. What destroys asks first.
 3. A view's own action goes before one that is there on every screen. Within one screen no two have the same key:
    a test holds it, and a file of the operator's that breaks it is told so and left aside.
+4. The actions of the other screens can be asked for by name. Those of the one that stands in while there is no
+   supervisor cannot: they would take a live one away.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
+
+from relay_tui.screens import NOBODY
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -89,6 +93,11 @@ class Registry:
         own = [one for one in self.actions if one.where == where]
         return own + [one for one in self.actions if one.where == EVERYWHERE]
 
+    def offered(self, where: str) -> list[Action]:
+        """Return what can be asked for by name on a screen: what can be done there, then what is done elsewhere."""
+        here = self.of(where)
+        return here + [one for one in self.actions if one not in here and one.where != NOBODY]
+
     def by_key(self, where: str, key: str) -> Action | None:
         """Return what a key does on a screen."""
         return self._by_key.get((where, key)) or self._by_key.get((EVERYWHERE, key))
@@ -96,7 +105,7 @@ class Registry:
     def by_name(self, where: str, name: str) -> list[Action]:
         """Return the action with a name, or all whose names begin so; what is here goes before what is elsewhere."""
         here = self.of(where)
-        elsewhere = [one for one in self.actions if one not in here]
+        elsewhere = self.offered(where)[len(here) :]
         for among in (here, elsewhere):
             if exact := [one for one in among if one.name == name]:
                 return exact[:1]
@@ -121,4 +130,4 @@ def rebound(one: Action, keys: dict[str, str]) -> Action:
     if one.name not in keys:
         return one
     key = keys[one.name]
-    return replace(one, key=key, keys=one.keys) if key else replace(one, key=None, keys=())
+    return replace(one, key=key) if key else replace(one, key=None, keys=())

@@ -34,7 +34,7 @@ from relay_tui.lines import Lines, Painted
 from relay_tui.look import ANSI, THEMES, Palette, textual_name, textual_themes
 from relay_tui.net import ControlNet
 from relay_tui.prompt import Prompt
-from relay_tui.screens import SCREENS, screen_class
+from relay_tui.screens import NOBODY, SCREENS, screen_class
 
 if TYPE_CHECKING:
     from relay_core.clock import Clock
@@ -158,7 +158,7 @@ class Dashboard(App[None]):
     def where(self) -> str:
         """The name of the screen that is looked at: the one that was asked for, unless nobody is there to tell of."""
         is_alone = hasattr(self, "store") and self.store.link == "absent" and self.demo is None
-        return "nobody" if is_alone else self._current
+        return NOBODY if is_alone else self._current
 
     async def goto(self, name: str, argument: str | None = None) -> None:
         """Look at a screen, made now if it is looked at for the first time."""
@@ -328,6 +328,9 @@ class Dashboard(App[None]):
             return
         if what.where not in (EVERYWHERE, self.where):
             await self.goto(what.where)
+            if self.where != what.where:
+                self.tell(f"{what.name}: no supervisor is running", "warning")
+                return
         await self._show()
         owner: Any = self if what.where == EVERYWHERE else self.view
         method = getattr(owner, what.method)
@@ -382,7 +385,7 @@ class Dashboard(App[None]):
     @action("command", "Type a command", ":", label="command")
     def open_command_line(self) -> None:
         """Let a command be typed."""
-        names = sorted({one.name for one in self.registry.actions})
+        names = sorted({one.name for one in self.registry.offered(self.where)})
         self.desk.query_one(Prompt).open(":", self._command, suggestions=names)
 
     def _command(self, text: str | None) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 
-from relay_tui.actions import Action
+from relay_tui.actions import EVERYWHERE, Action
 
 if TYPE_CHECKING:
     from relay_tui.app import Dashboard
@@ -22,8 +22,7 @@ class ActionProvider(Provider):
         return cast("Dashboard", self.app)
 
     def _actions(self) -> list[Action]:
-        here = self._dashboard.registry.of(self._dashboard.where)
-        return here + [one for one in self._dashboard.registry.actions if one not in here and one.where != "nobody"]
+        return self._dashboard.registry.offered(self._dashboard.where)
 
     async def discover(self) -> Hits:
         """Offer everything while nothing is typed."""
@@ -52,4 +51,4 @@ def _shown(one: Action) -> str:
 
 
 def _where(one: Action) -> str:
-    return f":{one.name} on {one.where}"
+    return f":{one.name} {EVERYWHERE}" if one.where == EVERYWHERE else f":{one.name} on {one.where}"

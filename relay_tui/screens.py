@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from relay_tui.view import View
 
 
+NOBODY = "nobody"
+"""The screen that stands in for all others while there is no supervisor; nobody goes there."""
+
+
 class Listed(NamedTuple):
     """A screen of the dashboard: how it is reached, and where it is made."""
 
@@ -31,7 +35,7 @@ SCREENS = (
     Listed("publish", "Publish", "7", "publish.view:Publish"),
     Listed("reports", "Reports", "R", "reports.view:Reports"),
     Listed("jobs", "Jobs", "J", "jobs:Jobs"),
-    Listed("nobody", "No supervisor", None, "nobody:Nobody"),
+    Listed(NOBODY, "No supervisor", None, "nobody:Nobody"),
 )
 
 

@@ -12,13 +12,14 @@ from relay_tui.demo.world import DemoWorld
 from relay_tui.launch import start_supervisor, why_it_ended
 from relay_tui.lines import BLANK, Line, Lines, line
 from relay_tui.safe import clean
+from relay_tui.screens import NOBODY
 from relay_tui.view import View
 
 
 class Nobody(View):
     """Say that nobody is there, and offer what helps."""
 
-    NAME = "nobody"
+    NAME = NOBODY
     HELP = "No supervisor answers on the socket. This screen goes away when one does."
 
     def compose(self) -> ComposeResult:
@@ -35,7 +36,7 @@ class Nobody(View):
         yield line(("  This supervisor cannot be followed" if refused else "  No supervisor is running", "title"))
         yield BLANK
         problem = clean(self.store.problem or f"nobody answers on {self.store.socket}", 2000)
-        for text in wrap(problem, max(self.room.width - 4, 20)):
+        for text in wrap(problem, max(self.room.width - 4, 20), break_on_hyphens=False):
             yield line(f"  {text}")
         yield BLANK
         if not self.dashboard.read_only and not refused:

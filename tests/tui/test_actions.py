@@ -66,6 +66,14 @@ def test_a_command_is_found_by_its_beginning_and_here_before_elsewhere() -> None
     assert {name for _, name in found("pa")} == {"page-down", "page-up", "pause", "palette"}
 
 
+def test_what_is_offered_without_a_supervisor_cannot_be_asked_for_with_one() -> None:
+    registry = Registry(ACTIONS)
+    for name in ("demo", "start-supervisor"):
+        assert [one.name for one in registry.by_name("nobody", name)] == [name]
+        assert registry.by_name("overview", name) == []
+        assert name not in {one.name for one in registry.offered("overview")}
+
+
 @pytest.mark.parametrize(
     ("text", "keys", "problem"),
     [

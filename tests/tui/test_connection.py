@@ -62,6 +62,15 @@ async def test_without_a_supervisor_one_is_offered_and_followed_once_it_is_there
         await desk.until(lambda: desk.view.NAME == "breakers")
 
 
+async def test_a_command_of_another_screen_says_that_no_supervisor_is_running(tmp_path: Path) -> None:
+    async with a_dashboard(None, socket=tmp_path / "s", data_dir=tmp_path) as desk:
+        await desk.until("No supervisor is running")
+        await desk.press(":")
+        await desk.type("reset")
+        await desk.press("enter")
+        await desk.until("reset: no supervisor is running")
+
+
 async def test_a_supervisor_is_started_on_request_and_outlives_the_dashboard(tmp_path: Path) -> None:
     async with a_daemon(tmp_path, started=False) as daemon:
         async with a_dashboard(None, socket=daemon.socket, data_dir=daemon.data_dir) as desk:
