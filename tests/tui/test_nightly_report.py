@@ -58,7 +58,7 @@ async def test_it_opens_with_what_needs_attention_and_says_more_of_the_row_under
         await desk.press("j")
         await desk.until("14:00 +4,500 +412 +3 +█")
         await desk.press("j", "j", "j", "j")
-        await desk.until("How long deliveries took, by target")
+        await desk.until(r"How long deliveries took, by target: .*\s.*to the end\.")
         await desk.until("claude-code +end to end .*27s .*█")
 
 

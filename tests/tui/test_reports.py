@@ -155,6 +155,22 @@ async def test_without_spark_the_screen_says_what_is_missing_and_what_helps(
         await desk.until("Make the nightly report now: the job metrics")
 
 
+@pytest.mark.parametrize("enabled", [True, False])
+async def test_it_says_how_to_get_a_report_and_in_full_why_there_is_none(tmp_path: Path, enabled: bool) -> None:
+    error = " ".join(f"cause-{number}" for number in range(20))
+    program = f"import sys; sys.exit({error!r})"
+    nightly = {"enabled": enabled, "command": [sys.executable, "-c", program]}
+    config = {"durability": "os", "jobs": {"metrics": nightly}}
+    async with a_supervisor(tmp_path, config) as supervisor, a_dashboard(supervisor, size=(80, 24)) as desk:
+        await desk.press("R")
+        await desk.until("nightly +– not run yet  " + ("next run in .*, daily at" if enabled else "by hand only\n"))
+        await desk.until("no report yet(: the first is made at night)?; N makes one of today, in a minute")
+        assert ("at night" in desk.text()) is enabled
+        await desk.press("N")
+        await desk.until("error +.*cause-0")
+        assert "cause-19 (J says more)" in " ".join(desk.text().split())
+
+
 async def test_a_report_is_made_now_and_then_listed(tmp_path: Path) -> None:
     program = (
         "import os, pathlib, sys\n"

@@ -54,19 +54,16 @@ def job_lines(job: JobState, now_ms: int, width: int) -> Iterator[Line]:
     if job.problem is not None:
         yield from wrapped("nightly", f"✗ cannot run: {clean(job.problem)}", "bad", width)
         return
-    pieces = [outcome(job, now_ms)]
+    last, pieces = job.last, [outcome(job, now_ms)]
     if job.running:
-        pieces += [("  ", ""), *progress(job.last, width)]
-    else:
-        last = job.last
-        if last is not None and last.ended_at is not None:
-            pieces.append((f"  {ago(last.ended_at, now_ms)}", "dim"))
-        if last is not None and last.error:
-            pieces.append((f"  {clean(last.error)} (J says more)", "bad"))
-        else:
-            when = ahead(job.next_run, now_ms) if job.next_run is not None else "by hand only"
-            pieces.append((f"  next run {when}, {clean(job.schedule)}", "dim"))
-    yield fact("nightly", *pieces)
+        yield fact("nightly", *pieces, "  ", *progress(last, width))
+        return
+    if last is not None and last.ended_at is not None:
+        pieces.append((f"  {ago(last.ended_at, now_ms)}", "dim"))
+    when = f"next run {ahead(job.next_run, now_ms)}, {clean(job.schedule)}" if job.enabled else "by hand only"
+    yield fact("nightly", *pieces, (f"  {when}", "dim"))
+    if last is not None and last.error:
+        yield from wrapped("error", f"{clean(last.error)} (J says more)", "bad", width)
 
 
 def columns_of(section: Section, chart: int | None, width: int) -> list[Column]:

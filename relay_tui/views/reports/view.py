@@ -27,7 +27,7 @@ from relay_tui.safe import clean, pretty_json
 from relay_tui.table import Column, LiveTable, Row
 from relay_tui.view import View
 from relay_tui.views.excerpt import excerpt
-from relay_tui.views.facts import fact
+from relay_tui.views.facts import fact, wrapped
 from relay_tui.views.jobs import cancel_run, run_now
 from relay_tui.views.reports.layout import attention, cells_of, columns_of, freshness, job_lines
 from relay_tui.views.reports.nightly import sections_of
@@ -176,7 +176,11 @@ class Reports(View):
             return "no report yet: one is being made"
         if job.problem is not None:
             return "no report yet, and none can be made: see above"
-        return "no report yet" if self.dashboard.read_only else "no report yet: N makes one"
+        if self.dashboard.read_only:
+            return "no report yet"
+        return (
+            f"no report yet{': the first is made at night' if job.enabled else ''}; N makes one of today, in a minute"
+        )
 
     def _about(self) -> Iterator[Line]:
         now = self.store.now_ms()
@@ -184,7 +188,7 @@ class Reports(View):
         if job is not None and (self._date is None or job.running):
             yield from job_lines(job, now, self.room.width)
         if self._trouble is not None:
-            yield line((f" ✗ {clean(self._trouble)}", "bad"))
+            yield from wrapped("✗ the list", clean(self._trouble), "bad", self.room.width)
         if self._date is None:
             if self._reports:
                 yield fact("newest", freshness(self._reports[0], now), f"  of {clean(self._reports[0].date)}")
@@ -202,8 +206,8 @@ class Reports(View):
 
     def _told(self, section: Section) -> Iterator[Line]:
         """Yield what a section says, or about the row under its cursor; always as many lines, so that nothing jumps."""
-        if section.about:
-            yield line((f" {section.about}", "dim"))
+        for part in wrap(section.about, max(self.room.width - 2, 20)):
+            yield line((f" {part}", "dim"))
         if section.told is None:
             return
         chosen = self._chosen_row()
