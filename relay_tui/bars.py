@@ -51,12 +51,12 @@ def header_line(
         parts.append([("✓ calm", "bar-ok")])
     if read_only:
         parts.append([("read-only", "bar-warn")])
-    if store.info is not None:
-        parts.append([(_PROMISES.get(store.info.durability, clean(store.info.durability)), "bar-dim")])
     if demo:
         parts.append([("demo", "bar-warn")])
-    elif store.info is not None:
-        parts.append([(clean(store.info.data_dir), "bar-dim")])
+    if store.info is not None:
+        parts.append([(_PROMISES.get(store.info.durability, clean(store.info.durability)), "bar-dim")])
+        if not demo:
+            parts.append([(clean(store.info.data_dir), "bar-dim")])
     time: Piece = (f" {clock_time(store.now_ms())}Z ", "bar")
     shown: list[Piece] = []
     for part in parts:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from relay_core.deadletters import DeadLetterFilter
 from relay_core.protocol import DeadLetterSummaries
 from relay_tui.actions import Registry
 from relay_tui.app import all_actions
-from relay_tui.lines import Lines
+from relay_tui.lines import Line, Lines
 from relay_tui.table import LiveTable
 from relay_tui.views.dead_letters.list import Listing
 from tests.supervisor.daemon import a_daemon
@@ -134,6 +135,26 @@ async def test_the_cursor_stays_with_its_letter_and_newer_ones_are_counted(tmp_p
             await desk.until("following the newest: j picks a row")
             assert "newer:" not in desk.text()
             assert letters(desk).key is None
+
+
+async def test_while_the_list_follows_nothing_is_called_newer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    show = Lines.show
+
+    def noted(self: Lines, lines: Iterable[Line]) -> None:
+        lines = list(lines)
+        told.extend("".join(text for text, _ in line) for line in lines if self.id == "letters-filter")
+        show(self, lines)
+
+    monkeypatch.setattr(Lines, "show", noted)
+    async with a_supervisor(tmp_path) as supervisor, a_client(supervisor) as client:
+        await astray(client, 2)
+        async with a_dashboard(supervisor) as desk:
+            await desk.press("6")
+            await desk.until("2 match")
+            await astray(client)
+            await desk.until("3 match")
+            assert [one for one in told if "newer" in one] == []
 
 
 async def test_nothing_is_selected_while_the_list_follows_and_a_row_that_was_picked_stays_it(tmp_path: Path) -> None:

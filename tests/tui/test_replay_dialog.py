@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from relay_tui.views.dead_letters.choice import Choice
-from relay_tui.views.dead_letters.plan import PlanScreen
+from relay_tui.views.dead_letters.plan import VERDICTS, PlanScreen
 from tests.supervisor.inside import a_client, a_supervisor
 from tests.tui.desk import a_dashboard
 from tests.tui.letters import FLAKY, MAILROOM, astray, ids, refused
@@ -41,6 +41,11 @@ async def test_a_plan_is_frozen_judged_and_carried_out_as_it_was_shown(tmp_path:
             assert "marked" not in desk.text()
         assert len(await client.inbox(FLAKY)) == 3
         assert len(await ids(client)) == 4
+
+
+def test_every_verdict_is_told_whole_on_a_terminal_of_80_columns() -> None:
+    room = 80 * 96 // 100 - 4 - len("verdicts   1,234 ✗ over budget   ")
+    assert [meaning for _, meaning in VERDICTS.values() if len(meaning) > room] == []
 
 
 async def test_options_are_rate_canary_and_a_fresh_budget(tmp_path: Path) -> None:
@@ -152,7 +157,7 @@ async def test_a_replay_says_what_it_waits_for(tmp_path: Path) -> None:
             await desk.until("2 match")
             await desk.press("tab", "j", "P")  # the group under the cursor
             await desk.until("all that match code=consumer_failed to=relay.agent.flaky")
-            await desk.until("◐ breaker open +waits until")
+            await desk.until("◐ breaker open +waits for")
             await desk.press("enter")
             await desk.until("Replay 2 dead letters\\?")
             await desk.press("y")

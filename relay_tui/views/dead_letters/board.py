@@ -172,7 +172,7 @@ class DeadLetterBoard(DeadLetterWork):
             parts.append(("so far: G looks for all", "dim"))
         if self.marks:
             parts.append((f"● {self.marks.words(listing.total, self._is_listed)}", "mark"))
-        if listing.newer:
+        if listing.newer and not self.letters.is_following:
             parts.append((f"▲ {listing.newer:,} newer: g", "warn"))
         if self.busy_with is not None:
             parts.append((self.busy_with, "warn"))

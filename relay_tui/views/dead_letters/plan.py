@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 VERDICTS: dict[str, tuple[Piece, str]] = {
     "will_deliver": (("✓ will deliver", "ok"), "is put back at once"),
-    "breaker_open": (("◐ breaker open", "warn"), "waits until the breaker of its target lets it through"),
-    "mailbox_full": (("◐ mailbox full", "warn"), "waits until there is room in its target's mailbox"),
-    "denied": (("✗ denied", "bad"), "stays: its sender may not publish there any more"),
-    "already_replayed": (("– already gone", "dim"), "nothing to do: replayed or purged before"),
+    "breaker_open": (("◐ breaker open", "warn"), "waits for the breaker of its target"),
+    "mailbox_full": (("◐ mailbox full", "warn"), "waits for room in its target's mailbox"),
+    "denied": (("✗ denied", "bad"), "stays: its sender may not publish there"),
+    "already_replayed": (("– already gone", "dim"), "nothing to do: replayed or purged"),
     "malformed": (("✗ malformed", "bad"), "stays: it is no message"),
     "no_target": (("✗ no target", "bad"), "stays: nobody is there to deliver to"),
-    "over_budget": (("✗ over budget", "bad"), "stays: the budget stops it again; f gives it a fresh one"),
+    "over_budget": (("✗ over budget", "bad"), "stays, unless f gives it a fresh budget"),
 }
 _PAGE = 200
 _CANARIES = 11

@@ -28,7 +28,7 @@ COLUMNS = (
     Column("FROM", from_width=76),
     Column("TARGETS", 7, right=True, from_width=100),
     Column("TOOK", 7, right=True),
-    Column("WHY", 14, from_width=100),
+    Column("WHY", 15, from_width=100),
     Column("MESSAGE", 26, from_width=136),
 )
 
