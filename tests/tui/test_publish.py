@@ -351,6 +351,18 @@ async def test_a_broadcast_is_asked_about_first(tmp_path: Path) -> None:
             await desk.until("taken by 2 targets")
 
 
+async def test_where_nobody_has_such_a_home_a_message_is_written_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.setenv(name, "~nosuchuser/files")
+    monkeypatch.chdir(tmp_path)  # where a directory of that name would be made
+    async with a_supervisor(tmp_path / "data") as supervisor, a_dashboard(supervisor) as desk:
+        await write_a_message(desk)
+        await desk.press("ctrl+t")
+        await desk.until("a request that wants an answer")
+
+
 async def test_what_is_typed_right_after_7_is_the_subject(tmp_path: Path) -> None:
     async with a_supervisor(tmp_path) as supervisor, a_dashboard(supervisor) as desk:
         await desk.press("7", *"relay")  # at once: nothing was waited for

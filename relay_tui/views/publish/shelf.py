@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from relay_core.payload import Performative
+from relay_tui.own_places import config_dir, state_dir
 from relay_tui.safe import clean
 from relay_tui.views.publish.draft import Draft, body_text
 
@@ -68,13 +69,12 @@ BUILT_IN = (
 
 def templates_path() -> Path:
     """Return where the operator's templates are."""
-    return Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "relay" / "templates"
+    return config_dir() / "templates"
 
 
 def history_path() -> Path:
     """Return where the history is."""
-    base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(base).expanduser() / "relay" / "publish-history.jsonl"
+    return state_dir() / "publish-history.jsonl"
 
 
 def read_templates(directory: Path) -> tuple[list[Shelved], list[str]]:
