@@ -9,14 +9,13 @@ from textual.app import ComposeResult
 from relay_core.live_state import LiveBreaker
 from relay_tui.actions import action
 from relay_tui.dialogs import Ask, Confirm
-from relay_tui.lines import Line, Lines, Piece, line
+from relay_tui.lines import Line, Lines, line
 from relay_tui.safe import clean
 from relay_tui.table import Column, LiveTable, Row
 from relay_tui.view import View
+from relay_tui.views.states import CIRCUITS, breaker_state
 from relay_tui.words import about, ahead, clock_time
 
-_STATES = {"CLOSED": ("● closed", "ok"), "OPEN": ("✗ open", "bad"), "HALF_OPEN": ("◐ half-open", "warn")}
-_MARKS = {"CLOSED": "●", "OPEN": "✗", "HALF_OPEN": "◐"}
 _ORDER = {"OPEN": 0, "HALF_OPEN": 1, "CLOSED": 2}
 
 
@@ -66,14 +65,13 @@ class Breakers(View):
                     table.go_to_key(key)
 
     def _row(self, key: str, breaker: LiveBreaker) -> Row:
-        state: Piece = ("✗ forced open", "bad") if breaker.forced else _STATES[breaker.state]
         since = breaker.transitions[-1].at_ms if breaker.transitions else None
-        history = "".join(_MARKS[one.state] for one in breaker.transitions)
+        history = "".join(CIRCUITS[one.state][0][0] for one in breaker.transitions)
         now = self.store.now_ms()
         return Row(
             key,
             (
-                state,
+                breaker_state(breaker),
                 clean(breaker.subject or key),
                 str(breaker.consecutive_failures),
                 (history, "dim"),
@@ -91,7 +89,7 @@ class Breakers(View):
         if not breaker.transitions:
             yield line((" it has been closed since the start", "dim"))
         for one in reversed(breaker.transitions[-7:]):
-            word, style = _STATES[one.state]
+            word, style = CIRCUITS[one.state]
             yield line((f" {clock_time(one.at_ms)} ", "dim"), (f"{word:12}", style), clean(one.why))
 
     def _target(self) -> tuple[str, str] | None:

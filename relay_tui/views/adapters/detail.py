@@ -15,33 +15,10 @@ from relay_core.subjects import ADAPTER_PREFIX, adapter_of, adapter_subject, pat
 from relay_tui.lines import Line, Piece, line
 from relay_tui.safe import clean
 from relay_tui.views.facts import fact, wrapped
+from relay_tui.views.states import breaker_state
 from relay_tui.words import about, ahead, date_time, plural
 
-_STATES: dict[str, Piece] = {
-    "connected": ("● connected", "ok"),
-    "starting": ("◐ starting", "warn"),
-    "disconnected": ("○ disconnected", "warn"),
-    "stopping": ("◐ stopping", "warn"),
-    "error": ("✗ error", "bad"),
-}
-_MARKS = ("✗", "◐", "○", "●", "–")
-"""Worst first."""
-_BREAKERS = {"CLOSED": ("● closed", "ok"), "OPEN": ("✗ open", "bad"), "HALF_OPEN": ("◐ half-open", "warn")}
 _BEGINS = {"chat": "the chat begins", "agent": "the agent begins", "both": "either begins"}
-
-
-def state_of(adapter: ConfiguredAdapter) -> Piece:
-    """Return an adapter's state as a mark and a word."""
-    if not adapter.enabled:
-        return ("– disabled", "dim")
-    if adapter.state is None:
-        return ("✗ not running", "bad") if adapter.problem else ("◐ starting", "warn")
-    return _STATES[adapter.state.state]
-
-
-def rank(adapter: ConfiguredAdapter) -> int:
-    """Return how early an adapter should be looked at."""
-    return _MARKS.index(state_of(adapter)[0][0])
 
 
 def health_of(adapter: ConfiguredAdapter) -> Piece:
@@ -86,10 +63,9 @@ def detail_lines(
         yield fact("takes", clean(", ".join(state.patterns) or "nothing"), (f"  {priority}", "dim"))
         yield fact("since", date_time(state.since), (f"  {about((now - state.since) / 1000)} ago", "dim"))
     for subject, breaker in breakers_of(live, adapter.id):
-        word: Piece = ("✗ forced open", "bad") if breaker.forced else _BREAKERS[breaker.state]
         failures = plural(breaker.consecutive_failures, "failure") + " in a row"
         retry = f", next probe {ahead(breaker.retry_at, now)}" if breaker.retry_at is not None else ""
-        yield fact("breaker", word, f"  {failures}{retry}", (f"  {clean(subject)}", "dim"))
+        yield fact("breaker", breaker_state(breaker), f"  {failures}{retry}", (f"  {clean(subject)}", "dim"))
     patterns = state.patterns if state is not None else ()
     for one in bindings:
         if any(pattern_covers(mine, one.chat) or pattern_covers(one.chat, mine) for mine in patterns):

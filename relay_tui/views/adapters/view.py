@@ -21,8 +21,9 @@ from relay_tui.lines import Lines
 from relay_tui.safe import clean
 from relay_tui.table import Column, LiveTable, Row
 from relay_tui.view import View
-from relay_tui.views.adapters.detail import breakers_of, detail_lines, health_of, rank, state_of
+from relay_tui.views.adapters.detail import breakers_of, detail_lines, health_of
 from relay_tui.views.facts import wrapped
+from relay_tui.views.states import adapter_rank, adapter_state
 from relay_tui.words import about, number, plural
 
 _ASK_SECS = 5.0
@@ -68,7 +69,7 @@ class Adapters(View):
         top.styles.height = len(wrong)
         top.show(wrong)
         adapters = self.store.state.adapters.values()
-        order = sorted(adapters, key=lambda one: (rank(one), one.id))
+        order = sorted(adapters, key=lambda one: (adapter_rank(one), one.id))
         self.query_one(LiveTable).set_rows([self._row(one) for one in order])
         self._draw_detail()
 
@@ -116,7 +117,7 @@ class Adapters(View):
         return Row(
             adapter.id,
             (
-                state_of(adapter),
+                adapter_state(adapter),
                 clean(adapter.id),
                 clean(adapter.type),
                 number(delivered),

@@ -40,12 +40,11 @@ _BAR = 12
 
 def run_rows(replays: Mapping[str, ReplayOutcome], now_ms: int) -> list[Row]:
     """Return what is under way, and what has ended lately, newest first."""
-    under_way = sorted((key for key, one in replays.items() if one.state in UNDER_WAY), reverse=True)
     ended = sorted(
         (key for key, one in replays.items() if one.state not in UNDER_WAY and _is_recent(key, now_ms)),
         reverse=True,
     )
-    return [Row(key, _cells(replays[key])) for key in (*under_way, *ended[:_ENDED_SHOWN])]
+    return [Row(key, _cells(replays[key])) for key in (*under_way(replays), *ended[:_ENDED_SHOWN])]
 
 
 def under_way(replays: Mapping[str, ReplayOutcome]) -> list[str]:

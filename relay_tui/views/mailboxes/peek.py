@@ -22,7 +22,7 @@ from relay_tui.safe import clean
 from relay_tui.store import Store
 from relay_tui.table import LiveTable
 from relay_tui.views.mailboxes.mail import COLUMNS, PEEKED, Mail, body_lines, mail_rows, message_lines, seen
-from relay_tui.views.overview.parts import state_of
+from relay_tui.views.states import mailbox_state
 from relay_tui.words import ago, number, plural
 
 _CALM_SECS = 1.0
@@ -159,7 +159,7 @@ def _title(box: LiveMailbox | None, store: Store) -> list[Line]:
         box.kind,
         "" if box.registered else "not registered",
     ]
-    word, style = state_of(box, store.warning_at)
+    word, style = mailbox_state(box, store.warning_at)
     cut = f"  the oldest {PEEKED} are shown" if box.depth > PEEKED else ""
     head = line((f" {clean(box.subject)}", "title"), (f"  {word}", style), (cut, "dim"))
     return [head, line((" " + " · ".join(filter(None, facts)), "dim"), (f"  {clean(box.degraded or '')}", "bad"))]

@@ -9,7 +9,7 @@ from relay_core.live_state import LiveMailbox, LiveSender
 from relay_tui.safe import clean
 from relay_tui.store import Store
 from relay_tui.table import Column, Row
-from relay_tui.views.overview.parts import share_of, state_of, trend_of, usage_of
+from relay_tui.views.states import mailbox_state, sender_state, share_of, trend_of
 from relay_tui.words import about, ahead, bar, number
 
 _BAR = 10
@@ -58,7 +58,7 @@ def box_row(store: Store, key: str) -> Row:
     box = store.state.mailboxes.get(key)
     if box is None:  # until the next sort
         return Row(key, ("–",) * len(BOX_COLUMNS))
-    state, style = state_of(box, store.warning_at)
+    state, style = mailbox_state(box, store.warning_at)
     history = store.history
     now = store.now_ms()
     change, _ = history.depth.change(key, box.depth, _TREND_SECS) if box.depth else (0, 0)
@@ -85,7 +85,7 @@ def sender_row(store: Store, name: str) -> Row:
     sender = store.state.senders.get(name)
     if sender is None:
         return Row(name, (clean(name), *("–",) * (len(SENDER_COLUMNS) - 1)))
-    state, style = usage_of(sender)
+    state, style = sender_state(sender)
     share = sender.count / max(sender.limit, 1)
     now = store.now_ms()
     return Row(

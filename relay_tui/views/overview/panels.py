@@ -18,7 +18,8 @@ from relay_core.metrics import Percentiles
 from relay_tui.lines import Line, Piece, fit
 from relay_tui.store import Store
 from relay_tui.views.overview.board import Entry
-from relay_tui.views.overview.parts import Room, Said, listed, name_fit, share_of, state_of, trend_of, usage_of
+from relay_tui.views.overview.parts import Room, Said, listed, name_fit
+from relay_tui.views.states import mailbox_state, sender_state, share_of, trend_of
 from relay_tui.words import ahead, bar, lasting, number, spark
 
 _MANY = 500
@@ -114,7 +115,7 @@ def _worst(boxes: Mapping[str, LiveMailbox], scores: list[float], count: int) ->
 def _mailbox_line(store: Store, key: str, box: LiveMailbox, width: int, warning_at: float) -> Line:
     wide = width >= 50
     bar_width = 12 if wide else 5
-    state, style = state_of(box, warning_at)
+    state, style = mailbox_state(box, warning_at)
     change, _ = store.history.depth.change(key, box.depth, _TREND_SECS)
     name = width - bar_width - (25 if wide else 20)
     return (
@@ -159,7 +160,7 @@ def _by_usage(one: tuple[str, LiveSender]) -> tuple[int, str]:
 def _sender_line(name: str, sender: LiveSender, now: int, width: int) -> Line:
     wide = width >= 50
     bar_width = 12 if wide else 5
-    state, style = usage_of(sender)
+    state, style = sender_state(sender)
     used = f"{number(sender.count)}/{number(sender.limit)}"
     resets = ahead(sender.resets_at, now) if sender.resets_at - now >= 1000 else "now"
     return (

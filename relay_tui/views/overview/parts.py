@@ -1,23 +1,13 @@
-"""What the overview's panels are made of: how much room there is, how a list is cut, and the words for states.
-
-A state is a mark and a word, never a colour alone.
-"""
+"""What the overview's panels are made of: how much room there is, what is said in it, and how a list is cut."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from relay_core.live_state import LiveMailbox, LiveSender
 from relay_tui.lines import Line, Piece, fit
 from relay_tui.safe import clean
 from relay_tui.views.overview.board import Entry
-
-NEAR_LIMIT = 0.8
-"""The share of its limit from which a sender is said to be near it."""
-
-
-_MOST = 99.99
 
 
 class Said(NamedTuple):
@@ -45,32 +35,6 @@ def name_fit(name: str, width: int) -> str:
         return fit(text, width)
     end = text[1 - width :]
     return f"…{end[end.find('.') + 1 :] or end}".ljust(width)
-
-
-def share_of(value: float) -> float:
-    """Return a share that can be counted with and written in five columns, whatever the bus says."""
-    return min(max(value, 0.0), _MOST)
-
-
-def state_of(box: LiveMailbox, warning_at: float) -> Piece:
-    """Return the state of a mailbox: a mark and a word."""
-    if box.degraded:
-        return "✗ degraded", "bad"
-    if box.pressure >= 1:
-        return "✗ critical", "bad"
-    return ("▲ warning", "warn") if box.pressure >= warning_at else ("● ok", "ok")
-
-
-def usage_of(sender: LiveSender) -> Piece:
-    """Return how a sender stands with its limit: a mark and a word."""
-    if sender.count >= sender.limit:
-        return "✗ at limit", "bad"
-    return ("▲ near", "warn") if sender.count >= NEAR_LIMIT * sender.limit else ("● ok", "ok")
-
-
-def trend_of(change: int) -> Piece:
-    """Return an arrow for a count that grows or falls."""
-    return ("↑", "warn") if change > 0 else ("↓", "ok") if change < 0 else ("·", "dim")
 
 
 def listed(

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from relay_core.filter_language import Term, render_filter
 from relay_core.live_state import LiveBreaker
 from relay_core.operations import ConfiguredAdapter
-from relay_core.subjects import is_pattern
 from relay_tui.lines import Line, Piece, fit
 from relay_tui.safe import clean
 from relay_tui.store import Store
-from relay_tui.views.adapters.detail import rank, state_of
+from relay_tui.views.dead_letters.choice import group_filter
 from relay_tui.views.overview.board import Entry
 from relay_tui.views.overview.parts import Room, Said, listed, name_fit
+from relay_tui.views.states import adapter_rank, adapter_state
 from relay_tui.words import about, ahead, clock_time, number, plural
 
 _GROWTH_SECS = 60.0
@@ -81,13 +80,15 @@ def dead_letters(store: Store, room: Room) -> Said:
             (clock_time(group.newest_at), "dim") if wide else ("", ""),
         )
 
-    def filter_of(key: str) -> str:
-        group = groups[key]
-        to = group.endpoint_hash if is_pattern(group.endpoint_subject) else group.endpoint_subject
-        return render_filter([Term("code", "=", group.code), Term("to", "=", to)])
-
     entries = listed(
-        order, len(order), room, "dead", lambda key: key in groups, line_of, "dead-letters", leads_to=filter_of
+        order,
+        len(order),
+        room,
+        "dead",
+        lambda key: key in groups,
+        line_of,
+        "dead-letters",
+        leads_to=lambda key: group_filter(groups[key]),
     )
     if not groups:
         entries = [Entry((("✓ none", "ok"),))]
@@ -99,8 +100,8 @@ def dead_letters(store: Store, room: Room) -> Said:
 def adapters(store: Store, room: Room) -> Said:
     """Say how the ways to and from the bus are doing, those in trouble first."""
     found = store.state.adapters
-    states = {key: state_of(one) for key, one in found.items()}
-    order = sorted(found, key=lambda key: (rank(found[key]), key))
+    states = {key: adapter_state(one) for key, one in found.items()}
+    order = sorted(found, key=lambda key: (adapter_rank(found[key]), key))
     entries = listed(
         order,
         len(order),

@@ -10,7 +10,7 @@ from relay_core.live_state import LiveMailbox, LiveState
 from relay_core.subjects import is_pattern, is_subject, matches_pattern
 from relay_tui.lines import Line, line
 from relay_tui.safe import clean
-from relay_tui.views.overview.parts import share_of
+from relay_tui.views.states import share_of
 from relay_tui.words import plural
 
 _NAMED = 4

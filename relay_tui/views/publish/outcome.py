@@ -18,8 +18,8 @@ from relay_core.live_state import LiveState
 from relay_core.results import PublishResult, Reason
 from relay_tui.lines import Line, line
 from relay_tui.safe import clean
-from relay_tui.views.overview.parts import share_of
 from relay_tui.views.publish.draft import Draft
+from relay_tui.views.states import share_of
 from relay_tui.views.traces.words import DEAD, OPEN, status_piece
 from relay_tui.words import ahead, lasting, plural
 
