@@ -16,7 +16,7 @@ def fact(name: str, *pieces: str | Piece) -> Line:
     return line((f" {name}".ljust(_NAME), "dim"), *pieces)
 
 
-def wrapped(name: str, text: str, style: str, width: int) -> Iterator[Line]:
+def long_fact(name: str, text: str, style: str, width: int) -> Iterator[Line]:
     """Yield a value that may be long, over as many lines as it takes."""
     room = max(width - _NAME - 1, 20)
     for at, part in enumerate(wrap(text, room, max_lines=_MOST_LINES, placeholder=" …", break_on_hyphens=False)):

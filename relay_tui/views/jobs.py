@@ -22,7 +22,7 @@ from relay_tui.lines import Line, Lines, Piece, line
 from relay_tui.safe import clean, clean_lines
 from relay_tui.table import Column, LiveTable, Row
 from relay_tui.view import View
-from relay_tui.views.facts import fact, wrapped
+from relay_tui.views.facts import fact, long_fact
 from relay_tui.words import about, ago, ahead, bar, date_time, lasting, number
 
 _LOOK_SECS = 0.1
@@ -97,7 +97,7 @@ class Jobs(View):
         now, last = self.store.now_ms(), job.last
         yield line((f" {clean(job.name)}", "title"), f"  {clean(job.description)}")
         if job.problem is not None:
-            yield from wrapped("cannot run", f"✗ {clean(job.problem)}", "bad", self.room.width)
+            yield from long_fact("cannot run", f"✗ {clean(job.problem)}", "bad", self.room.width)
         yield fact("schedule", clean(job.schedule), ("" if job.enabled else "  switched off: by hand only", "warn"))
         if job.next_run is not None:
             yield fact("next run", ahead(job.next_run, now), (f"  {date_time(job.next_run)} UTC", "dim"))
@@ -113,7 +113,7 @@ class Jobs(View):
         if last.counts:
             yield fact("counted", ", ".join(f"{number(count)} {clean(what)}" for what, count in last.counts.items()))
         if last.error:
-            yield from wrapped("error", clean(last.error), "bad", self.room.width)
+            yield from long_fact("error", clean(last.error), "bad", self.room.width)
         if last.output:
             yield line((" what it has printed:", "dim"))
             for text in clean_lines(last.output, _OUTPUT_LINES):

@@ -12,7 +12,7 @@ from relay_tui.views.traces.list import TraceList
 from relay_tui.views.traces.query import TraceQuery
 from relay_tui.views.traces.spans import SpanRows
 from relay_tui.views.traces.waterfall import Waterfall
-from relay_tui.views.traces.wrap import wrapped
+from relay_tui.views.wrap import wrapped
 from tests.tui.hostile import CORPUS
 
 NOW = 1_000_000.0

@@ -14,7 +14,7 @@ from relay_core.operations import ConfiguredAdapter
 from relay_core.subjects import ADAPTER_PREFIX, adapter_of, adapter_subject, pattern_covers
 from relay_tui.lines import Line, Piece, line
 from relay_tui.safe import clean
-from relay_tui.views.facts import fact, wrapped
+from relay_tui.views.facts import fact, long_fact
 from relay_tui.views.states import breaker_state
 from relay_tui.words import about, ahead, date_time, plural
 
@@ -51,7 +51,7 @@ def detail_lines(
         ("last error", state.last_error if state is not None else None, "bad"),
     ):
         if text:
-            yield from wrapped(name, clean(text), style, width)
+            yield from long_fact(name, clean(text), style, width)
     if adapter.retry_at is not None:
         yield fact("next start", ahead(adapter.retry_at, now))
     if adapter.restarts:

@@ -22,7 +22,7 @@ from relay_tui.safe import clean
 from relay_tui.table import Column, LiveTable, Row
 from relay_tui.view import View
 from relay_tui.views.adapters.detail import breakers_of, detail_lines, health_of
-from relay_tui.views.facts import wrapped
+from relay_tui.views.facts import long_fact
 from relay_tui.views.states import adapter_rank, adapter_state
 from relay_tui.words import about, number, plural
 
@@ -64,7 +64,7 @@ class Adapters(View):
         """Show every adapter."""
         self._ask_again()
         problems = [problem for problem in self.store.state.problems if "adapters.json" in problem]
-        wrong = [one for text in problems for one in wrapped("✗ the file", clean(text), "bad", self.room.width)]
+        wrong = [one for text in problems for one in long_fact("✗ the file", clean(text), "bad", self.room.width)]
         top = self.query_one("#adapters-file", Lines)
         top.styles.height = len(wrong)
         top.show(wrong)

@@ -26,8 +26,8 @@ from relay_tui.views.dead_letters import groups, rows, runs
 from relay_tui.views.dead_letters.groups import GroupRows, growth
 from relay_tui.views.dead_letters.list import Listing
 from relay_tui.views.dead_letters.runs import interrupted, run_rows, under_way
-from relay_tui.views.dead_letters.text import wrapped
 from relay_tui.views.dead_letters.work import DeadLetterWork
+from relay_tui.views.wrap import chopped
 from relay_tui.words import plural, size
 
 _AGAIN_SECS = 1.0
@@ -180,7 +180,7 @@ class DeadLetterBoard(DeadLetterWork):
             pieces += [(" · " if at else "", "dim"), part]
         yield tuple(pieces)
         if listing.problem is not None:
-            for at, told in enumerate(wrapped(clean(listing.problem), max(self.room.width - 4, 20))[:2]):
+            for at, told in enumerate(chopped(clean(listing.problem), max(self.room.width - 4, 20))[:2]):
                 yield line((" ✗ " if at == 0 else "   ", "bad"), (told, "bad"))
 
     def _is_listed(self, key: str) -> bool:
@@ -197,7 +197,7 @@ class DeadLetterBoard(DeadLetterWork):
         route = f"  {clean(held.sender) or 'nobody'} → {clean(held.subject)}"
         yield (*facts, (route[: max(width - width_of(facts), 0)], ""))
         for text in clean_lines(held.reason, 3):
-            yield from (line(f" {part}") for part in wrapped(text, width))
+            yield from (line(f" {part}") for part in chopped(text, width))
 
     # The list
 

@@ -25,18 +25,17 @@ from relay_core.errors import NotFound, RelayError
 from relay_tui.actions import Action
 from relay_tui.dialogs import Dialog
 from relay_tui.lines import BLANK, Line, Lines, line
-from relay_tui.safe import clean
+from relay_tui.safe import clean, pretty_json
 from relay_tui.views.dead_letters.text import (
     Difference,
     body_lines,
-    body_text,
     diff_lines,
     difference,
     error_lines,
     instant,
-    wrapped,
 )
 from relay_tui.views.excerpt import excerpt
+from relay_tui.views.wrap import chopped
 from relay_tui.words import ago, ahead, clock_time, date_time, lasting, plural
 
 if TYPE_CHECKING:
@@ -117,7 +116,7 @@ class LetterScreen(Dialog[Next | None]):
     async def _write_out(self, envelope: Envelope) -> None:
         self._body = await asyncio.to_thread(excerpt, envelope.payload)
         if (before := self._before_edit.get(envelope.id)) is not None:
-            after = await asyncio.to_thread(body_text, envelope.payload)
+            after = await asyncio.to_thread(pretty_json, envelope.payload)
             self._difference = await asyncio.to_thread(difference, before, after)
 
     def _show(self) -> None:
@@ -139,7 +138,7 @@ class LetterScreen(Dialog[Next | None]):
         yield BLANK
         yield line(("Message", "title"))
         for name, text in _facts(letter, now):
-            for at, part in enumerate(wrapped(clean(text, 2000), max(width - 12, 10))):
+            for at, part in enumerate(chopped(clean(text, 2000), max(width - 12, 10))):
                 yield line((f"  {name if at == 0 else '':9} ", "dim"), part)
         yield from self._edit_lines(letter.envelope, width)
         yield BLANK

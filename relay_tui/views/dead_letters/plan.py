@@ -23,7 +23,8 @@ from relay_tui.lines import BLANK, Line, Lines, Piece, line
 from relay_tui.safe import clean
 from relay_tui.table import Column, LiveTable, Row
 from relay_tui.views.dead_letters.choice import Choice
-from relay_tui.views.dead_letters.text import instant, wrapped
+from relay_tui.views.dead_letters.text import instant
+from relay_tui.views.wrap import chopped
 from relay_tui.words import clock_time, plural
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ class PlanScreen(Dialog[bool]):
 
     def _lines(self) -> Iterator[Line]:
         frozen = clock_time(instant(self._first.created_at))
-        for at, part in enumerate(wrapped(self._choice.words, max(self.size.width * 96 // 100 - 13, 20))[:3]):
+        for at, part in enumerate(chopped(self._choice.words, max(self.size.width * 96 // 100 - 13, 20))[:3]):
             yield line(("         " if at else "frozen   ", "dim"), part.lstrip())
         if self.size.height >= 30:
             yield line(("         ", ""), (f"at {frozen}Z: what fails from then on is not in it", "dim"))

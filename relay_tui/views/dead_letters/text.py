@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from difflib import unified_diff
-from typing import Any, TypeAlias
-
-from rich.cells import chop_cells
+from typing import TypeAlias
 
 from relay_core.clock import parse_iso
 from relay_tui.lines import Line, Piece, line
-from relay_tui.safe import clean, clean_lines, pretty_json
+from relay_tui.safe import clean, clean_lines
+from relay_tui.views.wrap import chopped
 from relay_tui.words import plural
 
 _COMPARED = 2000
@@ -38,27 +37,15 @@ def instant(text: str) -> int | None:
         return None
 
 
-def wrapped(text: str, width: int) -> list[str]:
-    """Return a safe text of one line in pieces that fit."""
-    if text.isascii():
-        return [text[at : at + width] for at in range(0, len(text), width)] or [""]
-    return chop_cells(text, width) or [""]
-
-
 def error_lines(text: str, width: int) -> list[Line]:
     """Return a reason or a stack of calls, as it was told."""
     shown = text if len(text) <= _REASON else text[:_REASON] + "…"
-    return [line((f"  {part}", "bad")) for one in clean_lines(shown, 60, 2000) for part in wrapped(one, width - 2)]
-
-
-def body_text(payload: Any) -> str:
-    """Return a payload as an editor gets it."""
-    return pretty_json(payload)
+    return [line((f"  {part}", "bad")) for one in clean_lines(shown, 60, 2000) for part in chopped(one, width - 2)]
 
 
 def body_lines(excerpt: Sequence[str], width: int) -> list[Line]:
     """Return the beginning of a body, which is safe, in lines that fit."""
-    return [line(f"  {part}") for one in excerpt for part in wrapped(one, width - 2)]
+    return [line(f"  {part}") for one in excerpt for part in chopped(one, width - 2)]
 
 
 def difference(before: str, after: str) -> Difference:
@@ -86,7 +73,7 @@ def difference(before: str, after: str) -> Difference:
 
 def diff_lines(found: Difference, width: int) -> list[Line]:
     """Return a difference in lines that fit."""
-    return [line((f"  {part}", style)) for text, style in found for part in wrapped(text, max(width - 2, 1))]
+    return [line((f"  {part}", style)) for text, style in found for part in chopped(text, max(width - 2, 1))]
 
 
 def _differences(first: Sequence[str], second: Sequence[str], skipped: int) -> Iterator[tuple[str, str]]:

@@ -19,7 +19,7 @@ from relay_core.results import PublishResult
 from relay_tui.actions import action
 from relay_tui.dialogs import Confirm, ConfirmByTyping, Reader
 from relay_tui.lines import BLANK, line
-from relay_tui.safe import clean
+from relay_tui.safe import clean, pretty_json
 from relay_tui.view import View
 from relay_tui.views.dead_letters.choice import Choice, Marks, letter_words
 from relay_tui.views.dead_letters.edit import (
@@ -33,7 +33,7 @@ from relay_tui.views.dead_letters.edit import (
 from relay_tui.views.dead_letters.export import AskFile, chosen_path, default_path, export_plan
 from relay_tui.views.dead_letters.plan import PlanScreen, item_lines
 from relay_tui.views.dead_letters.runs import UNDER_WAY, run_words, under_way
-from relay_tui.views.dead_letters.text import body_text, difference
+from relay_tui.views.dead_letters.text import difference
 from relay_tui.words import plural
 
 NOTHING_SELECTED = "nothing is selected: j picks a row"
@@ -108,7 +108,7 @@ class DeadLetterWork(View):
         if letter.envelope is None:
             self.dashboard.tell("it is no message, so it cannot be edited", "warning")
             return
-        before = await asyncio.to_thread(body_text, letter.envelope.payload)
+        before = await asyncio.to_thread(pretty_json, letter.envelope.payload)
         path = await asyncio.to_thread(write_private, before)
         group = self.store.state.dead_letters.get(f"{letter.code}/{endpoint}")
         target = group.endpoint_subject if group is not None else endpoint
@@ -138,7 +138,7 @@ class DeadLetterWork(View):
                 if not await self._again("That is no payload", [edited.problem]):
                     return _NOT_SENT
                 continue
-            after = await asyncio.to_thread(body_text, edited.payload)
+            after = await asyncio.to_thread(pretty_json, edited.payload)
             if after == before:
                 self.dashboard.tell("nothing was changed, so nothing was sent")
                 return None

@@ -7,14 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from rich.cells import chop_cells
-
 from relay_core.clock import parse_iso
 from relay_core.envelope import Envelope
 from relay_tui.lines import BLANK, Line, line
 from relay_tui.safe import clean
 from relay_tui.table import Column, Row
 from relay_tui.views.excerpt import excerpt
+from relay_tui.views.wrap import chopped
 from relay_tui.words import about, ahead, date_time, plural
 
 PEEKED = 50
@@ -103,7 +102,4 @@ def message_lines(message: Envelope, now_ms: int, body: Sequence[str]) -> Iterat
 
 def body_lines(message: Envelope, width: int) -> list[str]:
     """Return the beginning of a body as lines of JSON that fit into a width."""
-    found: list[str] = []
-    for text in excerpt(message.payload):
-        found += chop_cells(text, max(width - 2, 8)) if len(text) > width - 2 or not text.isascii() else [text]
-    return found
+    return [part for text in excerpt(message.payload) for part in chopped(text, max(width - 2, 8))]

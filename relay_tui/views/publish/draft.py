@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 from relay_core.errors import InvalidPayload, InvalidSubject
 from relay_core.payload import encode_payload
 from relay_core.subjects import validate_subject
-from relay_tui.safe import clean, pretty_json
+from relay_tui.safe import clean
 
 _TTL = re.compile(r"(\d{1,7})\s*(ms|s|m|h|d)")
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -50,11 +50,6 @@ class Checked(NamedTuple):
     payload: Any
     size: int
     problem: str | None = None
-
-
-def body_text(payload: Any) -> str:
-    """Return a payload as the editor shows it: the one way in which a body comes into it."""
-    return pretty_json(payload)
 
 
 def check_body(text: str, *, as_text: bool, limit: int) -> Checked:

@@ -5,7 +5,7 @@
 2. The history is ``~/.local/state/relay/publish-history.jsonl``: the last `KEPT` publishes, newest last, readable by
    the operator alone and replaced as a whole. Lines that are broken are passed over; nothing about it ever keeps a
    message from being sent.
-3. Whatever a file says is shown safe: a body comes back as `body_text` of its payload, names cleaned.
+3. Whatever a file says is shown safe: a body comes back as `pretty_json` of its payload, names cleaned.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 from relay_core.payload import Performative
 from relay_tui.own_places import config_dir, state_dir
-from relay_tui.safe import clean
-from relay_tui.views.publish.draft import Draft, body_text
+from relay_tui.safe import clean, pretty_json
+from relay_tui.views.publish.draft import Draft
 
 KEPT = 50
 _LARGEST = 64 * 1024
@@ -37,23 +37,23 @@ class Shelved(NamedTuple):
 
 
 BUILT_IN = (
-    Shelved("a text message", "what agents and people understand alike", Draft(body=body_text({"content": "hello"}))),
+    Shelved("a text message", "what agents and people understand alike", Draft(body=pretty_json({"content": "hello"}))),
     Shelved(
         "a request that wants an answer",
         "the answer goes to reply-to",
         Draft(
             reply_to="relay.human.operator",
-            body=body_text({"content": "what is your state?", "performative": Performative.REQUEST.value}),
+            body=pretty_json({"content": "what is your state?", "performative": Performative.REQUEST.value}),
         ),
     ),
     Shelved(
-        "a ping with little budget", "one hop, gone in 30 s", Draft(max_hops="1", ttl="30s", body=body_text("ping"))
+        "a ping with little budget", "one hop, gone in 30 s", Draft(max_hops="1", ttl="30s", body=pretty_json("ping"))
     ),
     Shelved(
         "a message of a group chat",
         "with names, and how the answer will be shown",
         Draft(
-            body=body_text(
+            body=pretty_json(
                 {
                     "content": "hello all",
                     "senderName": "operator",
@@ -164,7 +164,7 @@ def _draft(record: Any) -> Draft:
         max_hops=_text(limits.get("maxHops")),
         calls=_text(limits.get("calls")),
         ttl=_text(limits.get("ttl")),
-        body=body_text(record["payload"]) if "payload" in record else "",
+        body=pretty_json(record["payload"]) if "payload" in record else "",
     )
 
 

@@ -4,7 +4,7 @@
    leaves the field, and the dashboard's keys work again.
 2. The draft is what the fields hold: it survives other screens, lost connections and failed sends. A send whose outcome
    is unknown is repeated under the same dedupe id, so that the message goes out once.
-3. Bodies come into the editor as pretty JSON only (publish_draft.body_text), wherever they are from.
+3. Bodies come into the editor as `pretty_json` only, wherever they are from: it is safe, and loses nothing.
 4. What is sent is the draft as it was when the key was pressed.
 """
 
@@ -26,10 +26,10 @@ from relay_core.subjects import is_pattern
 from relay_tui.actions import action
 from relay_tui.dialogs import Confirm
 from relay_tui.lines import BLANK, Line, Lines, line
-from relay_tui.safe import clean
+from relay_tui.safe import clean, pretty_json
 from relay_tui.view import View
 from relay_tui.views.publish.choose import Choose
-from relay_tui.views.publish.draft import Checked, Draft, DraftError, body_text, budget_of, check_body, check_names
+from relay_tui.views.publish.draft import Checked, Draft, DraftError, budget_of, check_body, check_names
 from relay_tui.views.publish.known import Known, known_names, known_subjects, receivers
 from relay_tui.views.publish.outcome import Outcome, explain
 from relay_tui.views.publish.shelf import (
@@ -40,7 +40,7 @@ from relay_tui.views.publish.shelf import (
     remember,
     templates_path,
 )
-from relay_tui.views.traces.wrap import wrapped
+from relay_tui.views.wrap import wrapped
 from relay_tui.words import plural
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class Publish(View):
                 yield from self._field(name)
         yield Lines(id="publish-check")
         with Container(id="publish-parts"):
-            yield TextArea(body_text({"content": ""}), id="publish-body", soft_wrap=True, show_line_numbers=True)
+            yield TextArea(pretty_json({"content": ""}), id="publish-body", soft_wrap=True, show_line_numbers=True)
             yield Lines(id="publish-result")
 
     def _field(self, name: str, value: str = "", **options: Any) -> Iterator[Static | Input]:

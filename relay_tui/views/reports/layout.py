@@ -15,7 +15,7 @@ from relay_core.protocol import Report
 from relay_tui.lines import Line, Piece, width_of
 from relay_tui.safe import clean
 from relay_tui.table import Column
-from relay_tui.views.facts import fact, wrapped
+from relay_tui.views.facts import fact, long_fact
 from relay_tui.views.jobs import outcome, progress
 from relay_tui.views.reports.sections import Section
 from relay_tui.words import ago, ahead, bar, plural
@@ -52,7 +52,7 @@ def attention(report: Report) -> Piece:
 def job_lines(job: JobState, now_ms: int, width: int) -> Iterator[Line]:
     """Yield how it stands with the job that makes the reports."""
     if job.problem is not None:
-        yield from wrapped("nightly", f"✗ cannot run: {clean(job.problem)}", "bad", width)
+        yield from long_fact("nightly", f"✗ cannot run: {clean(job.problem)}", "bad", width)
         return
     last, pieces = job.last, [outcome(job, now_ms)]
     if job.running:
@@ -63,7 +63,7 @@ def job_lines(job: JobState, now_ms: int, width: int) -> Iterator[Line]:
     when = f"next run {ahead(job.next_run, now_ms)}, {clean(job.schedule)}" if job.enabled else "by hand only"
     yield fact("nightly", *pieces, (f"  {when}", "dim"))
     if last is not None and last.error:
-        yield from wrapped("error", f"{clean(last.error)} (J says more)", "bad", width)
+        yield from long_fact("error", f"{clean(last.error)} (J says more)", "bad", width)
 
 
 def columns_of(section: Section, chart: int | None, width: int) -> list[Column]:

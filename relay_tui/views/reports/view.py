@@ -27,7 +27,7 @@ from relay_tui.safe import clean, pretty_json
 from relay_tui.table import Column, LiveTable, Row
 from relay_tui.view import View
 from relay_tui.views.excerpt import excerpt
-from relay_tui.views.facts import fact, wrapped
+from relay_tui.views.facts import fact, long_fact
 from relay_tui.views.jobs import cancel_run, run_now
 from relay_tui.views.reports.layout import attention, cells_of, columns_of, freshness, job_lines
 from relay_tui.views.reports.nightly import sections_of
@@ -188,7 +188,7 @@ class Reports(View):
         if job is not None and (self._date is None or job.running):
             yield from job_lines(job, now, self.room.width)
         if self._trouble is not None:
-            yield from wrapped("✗ the list", clean(self._trouble), "bad", self.room.width)
+            yield from long_fact("✗ the list", clean(self._trouble), "bad", self.room.width)
         if self._date is None:
             if self._reports:
                 yield fact("newest", freshness(self._reports[0], now), f"  of {clean(self._reports[0].date)}")

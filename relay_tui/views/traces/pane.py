@@ -19,7 +19,7 @@ from relay_tui.table import LiveTable
 from relay_tui.views.traces.detail import span_lines
 from relay_tui.views.traces.open import MOST_SPANS, OpenTrace
 from relay_tui.views.traces.spans import SpanRows
-from relay_tui.views.traces.wrap import wrapped
+from relay_tui.views.wrap import wrapped
 from relay_tui.words import lasting, plural
 
 if TYPE_CHECKING:

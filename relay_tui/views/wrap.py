@@ -1,9 +1,11 @@
-"""Long lines over several rows, broken between words, each piece in its own style."""
+"""What is too long for a row, over several: styled lines between words, texts wherever the row ends."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+
+from rich.cells import chop_cells
 
 from relay_tui.lines import Line, Piece, width_of
 
@@ -18,6 +20,13 @@ def wrapped(lines: Iterable[Line], width: int, indent: int = 8) -> Iterator[Line
             yield one
         else:
             yield from _broken(one, width, indent)
+
+
+def chopped(text: str, width: int) -> list[str]:
+    """Return a safe text of one line in pieces that fit; nothing of it is lost."""
+    if text.isascii():
+        return [text[at : at + width] for at in range(0, len(text), width)] or [""]
+    return chop_cells(text, width) or [""]
 
 
 def _broken(long: Line, width: int, indent: int) -> Iterator[Line]:
