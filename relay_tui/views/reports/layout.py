@@ -16,7 +16,7 @@ from relay_tui.lines import Line, Piece, width_of
 from relay_tui.safe import clean
 from relay_tui.table import Column
 from relay_tui.views.facts import fact, long_fact
-from relay_tui.views.jobs import outcome, progress
+from relay_tui.views.job_runs import outcome, progress
 from relay_tui.views.reports.sections import Section
 from relay_tui.words import ago, ahead, bar, plural
 

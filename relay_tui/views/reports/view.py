@@ -1,7 +1,8 @@
 """Reports: the nightly ones, how fresh they are, each as tables and bars, and making one now.
 
 1. First the list, newest first. A report that is opened shows its sections on the left and the rows of one on the
-   right; escape goes back the way it came. What a report holds is laid out by sections.py, whatever its shape.
+   right; escape goes back the way it came. What a report holds is laid out by nightly.py if Spark has
+   made it, else by its bare shape (sections.py).
 2. Only the newest can be too old, which is a warning: older ones are history.
 3. Reports are files, of which the state stream says nothing: the list is asked for every few seconds while it is
    looked at, and after each run of the job.
@@ -28,7 +29,7 @@ from relay_tui.table import Column, LiveTable, Row
 from relay_tui.view import View
 from relay_tui.views.excerpt import excerpt
 from relay_tui.views.facts import fact, long_fact
-from relay_tui.views.jobs import cancel_run, run_now
+from relay_tui.views.job_runs import cancel_run, run_now
 from relay_tui.views.reports.layout import attention, cells_of, columns_of, freshness, job_lines
 from relay_tui.views.reports.nightly import sections_of
 from relay_tui.views.reports.sections import Section
