@@ -13,9 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from relay_tui.screens import NOBODY
+
+if TYPE_CHECKING:
+    from textual import events
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -63,6 +66,11 @@ def action(
         return method
 
     return declare
+
+
+def key_of(event: events.Key) -> str:
+    """Return a key that was pressed as actions name it: a character as it is, anything else by its name."""
+    return event.character if event.character and event.is_printable and event.character != " " else event.key
 
 
 def actions_of(owner: type[Any], where: str = EVERYWHERE) -> Iterator[Action]:

@@ -10,7 +10,7 @@ from textual.containers import Vertical
 from textual.widgets import Static
 
 from relay_tui.alerts import Alert
-from relay_tui.dialogs import FRAME, Dialog
+from relay_tui.dialogs import Dialog, step
 from relay_tui.table import Column, LiveTable, Row
 
 _MARKS = {"bad": "✗", "warn": "▲"}
@@ -19,7 +19,7 @@ _MARKS = {"bad": "✗", "warn": "▲"}
 class AlertList(Dialog[Alert | None]):
     """Show alerts, and answer with the one that is to be looked at."""
 
-    DEFAULT_CSS = FRAME.format(name="AlertList") + "AlertList > Vertical { width: 90%; height: 80%; }"
+    DEFAULT_CSS = "AlertList > Vertical { width: 90%; height: 80%; }"
 
     def __init__(self, alerts: Sequence[Alert]) -> None:
         super().__init__()
@@ -50,10 +50,8 @@ class AlertList(Dialog[Alert | None]):
     def on_key(self, event: events.Key) -> None:
         """Move, go, or close."""
         event.stop()
-        table = self.query_one(LiveTable)
-        moves = {"j": 1, "down": 1, "k": -1, "up": -1, "pagedown": 10, "pageup": -10, "g": -1 << 30, "G": 1 << 30}
-        if event.key in moves:
-            table.move(moves[event.key])
+        if (count := step(event.key)) is not None:
+            self.query_one(LiveTable).move(count)
         elif event.key == "enter":
             self._choose()
         elif event.key in ("escape", "q", "exclamation_mark"):

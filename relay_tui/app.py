@@ -26,7 +26,7 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import ContentSwitcher
 
-from relay_tui.actions import EVERYWHERE, Action, Registry, action, actions_of
+from relay_tui.actions import EVERYWHERE, Action, Registry, action, actions_of, key_of
 from relay_tui.alerts import Alert, find_alerts
 from relay_tui.bars import Hints, banner_line, header_line
 from relay_tui.desk import Desk
@@ -306,8 +306,7 @@ class Dashboard(App[None]):
         field = self._field
         if field is not None and (event.is_printable or event.key in field._bindings.key_to_bindings):
             return None
-        key = event.character if event.character and event.is_printable and event.character != " " else event.key
-        found = self.registry.by_key(self.where, key)
+        found = self.registry.by_key(self.where, key_of(event))
         if self.desk.has_class("-small") and found is not None and found.name != "quit":
             return None  # nobody can see what it would be about
         return found

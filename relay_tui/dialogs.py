@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from textual import events
 from textual.app import ComposeResult
@@ -19,34 +19,47 @@ from textual.widgets import Input, Static
 
 from relay_tui.lines import Line, Lines, line
 
+if TYPE_CHECKING:
+    from relay_tui.app import Dashboard
+
 R = TypeVar("R")
 
-FRAME = """
-{name} {{ align: center middle; background: $background 60%; }}
-{name} > Vertical {{
-    width: 76; max-width: 95%; height: auto; max-height: 90%; padding: 0 1;
-    border: round $accent; background: $background;
-}}
-{name} Static {{ width: 1fr; }}
-{name} .title {{ text-style: bold; color: $accent; height: auto; }}
-{name} .hint {{ color: $text-muted; height: auto; }}
-{name} Input {{ border: tall $accent 50%; }}
-"""
-"""How a dialog looks, by the name of its class."""
+_FAR = 1 << 60
 
 
 class Dialog(ModalScreen[R]):
     """A screen over the others, which answers once."""
+
+    DEFAULT_CSS = """
+    Dialog { align: center middle; background: $background 60%; }
+    Dialog > Vertical {
+        width: 76; max-width: 96%; height: auto; max-height: 94%; padding: 0 1;
+        border: round $accent; background: $background;
+    }
+    Dialog .title { text-style: bold; color: $accent; height: auto; }
+    Dialog .hint { color: $text-muted; height: auto; }
+    Dialog Input { border: tall $accent 50%; }
+    """
+
+    @property
+    def dashboard(self) -> Dashboard:
+        """The application."""
+        return cast("Dashboard", self.app)
 
     def dismiss(self, result: R | None = None) -> AwaitComplete:
         """Answer, unless that has been done."""
         return super().dismiss(result) if self.is_current else AwaitComplete()
 
 
+def step(key: str, page: int = 10) -> int | None:
+    """Return by how many rows or lines a key moves in a dialog; None if it does not."""
+    by = {"j": 1, "down": 1, "k": -1, "up": -1, "g": -_FAR, "home": -_FAR, "G": _FAR, "end": _FAR}
+    by |= {"pagedown": page, "ctrl+f": page, "space": page, "pageup": -page, "ctrl+b": -page}
+    return by.get(key)
+
+
 class Ask(Dialog[str | None]):
     """Ask for a line of text."""
-
-    DEFAULT_CSS = FRAME.format(name="Ask")
 
     def __init__(
         self, title: str, about: Sequence[str] = (), *, initial: str = "", hint: str = "enter: do it · esc: leave it"
@@ -89,8 +102,6 @@ class Ask(Dialog[str | None]):
 class ConfirmByTyping(Ask):
     """Have a word typed before something is destroyed."""
 
-    DEFAULT_CSS = FRAME.format(name="ConfirmByTyping")
-
     def __init__(self, title: str, about: Sequence[str], *, word: str) -> None:
         super().__init__(title, [*about, "", f"Type {word} to do it."], hint="esc: leave everything as it is")
         self._word = word
@@ -102,8 +113,6 @@ class ConfirmByTyping(Ask):
 
 class Confirm(Dialog[bool]):
     """Ask yes or no."""
-
-    DEFAULT_CSS = FRAME.format(name="Confirm")
 
     def __init__(self, title: str, about: Sequence[str] = ()) -> None:
         super().__init__()
@@ -130,9 +139,7 @@ class Confirm(Dialog[bool]):
 class Reader(Dialog[None]):
     """Show lines to read, and nothing to decide."""
 
-    DEFAULT_CSS = (
-        FRAME.format(name="Reader") + "Reader > Vertical { width: 90%; height: 90%; } Reader Lines { height: 1fr; }"
-    )
+    DEFAULT_CSS = "Reader > Vertical { width: 90%; height: 90%; } Reader Lines { height: 1fr; }"
 
     def __init__(self, title: str, lines: Sequence[Line]) -> None:
         super().__init__()
@@ -150,11 +157,7 @@ class Reader(Dialog[None]):
         """Move, or close."""
         event.stop()
         lines = self.query_one(Lines)
-        page = max(lines.size.height - 1, 1)
-        moves = {"j": 1, "down": 1, "k": -1, "up": -1, "pagedown": page, "space": page, "pageup": -page}
-        if event.key in moves:
-            lines.scroll_lines(moves[event.key])
-        elif event.key in ("g", "home", "G", "end"):
-            lines.scroll_to_line(0 if event.key in ("g", "home") else 1 << 60)
+        if (count := step(event.key, max(lines.size.height - 1, 1))) is not None:
+            lines.scroll_lines(count)
         elif event.key in ("escape", "q", "enter", "question_mark"):
             self.dismiss(None)

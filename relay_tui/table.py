@@ -171,10 +171,6 @@ class LiveTable(Painted, can_focus=True):
         """Move the cursor down by so many rows, or up; the first move of one that is on no row is onto the first."""
         self.go_to(0 if self._follows else self._cursor + count)
 
-    def move_page(self, count: int) -> None:
-        """Move the cursor by so many screens."""
-        self.move(count * max(self._height - 1, 1))
-
     def go_to(self, at: int) -> None:
         """Move the cursor to a row; one beyond the end is the last."""
         at = max(0, min(at, len(self._rows) - 1))
@@ -219,6 +215,11 @@ class LiveTable(Painted, can_focus=True):
         """Return one line as Textual paints it."""
         pieces, under_cursor = self._painted[y] = self._look_of(y)
         return self.strip(pieces, under_cursor=under_cursor, ground="head" if y == 0 else "")
+
+    @property
+    def page(self) -> int:
+        """How many rows a screen of them is."""
+        return max(self._height - 1, 1)
 
     @property
     def _height(self) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Literal, cast, get_args
+from typing import Literal, cast, get_args
 
 from textual import events
 from textual.app import ComposeResult
@@ -22,7 +22,7 @@ from relay_core.deadletters import DeadLetter
 from relay_core.delivery import Span
 from relay_core.envelope import Envelope
 from relay_core.errors import NotFound, RelayError
-from relay_tui.actions import Action
+from relay_tui.actions import key_of
 from relay_tui.dialogs import Dialog
 from relay_tui.lines import BLANK, Line, Lines, line
 from relay_tui.safe import clean, pretty_json
@@ -38,9 +38,6 @@ from relay_tui.views.excerpt import excerpt
 from relay_tui.views.wrap import chopped
 from relay_tui.words import ago, ahead, clock_time, date_time, lasting, plural
 
-if TYPE_CHECKING:
-    from relay_tui.app import Dashboard
-
 Next = Literal["plan", "edit", "purge", "trace", "mailbox", "copy", "copy-command"]
 """The names of the list's actions that are there for one letter too."""
 _MOST_SPANS = 100
@@ -54,10 +51,8 @@ class LetterScreen(Dialog[Next | None]):
     """One dead letter; answers with what is to be done with it."""
 
     DEFAULT_CSS = """
-    LetterScreen { align: center middle; background: $background 60%; }
-    LetterScreen > Vertical { width: 96%; height: 94%; padding: 0 1; border: round $accent; background: $background; }
-    LetterScreen .title { text-style: bold; color: $accent; height: 1; }
-    LetterScreen .hint { color: $text-muted; height: auto; }
+    LetterScreen > Vertical { width: 96%; height: 94%; }
+    LetterScreen .title { height: 1; }
     LetterScreen Lines { height: 1fr; }
     """
 
@@ -73,10 +68,6 @@ class LetterScreen(Dialog[Next | None]):
         self._difference: Difference | None = None
         self._problem: str | None = None
 
-    @property
-    def _dashboard(self) -> Dashboard:
-        return cast("Dashboard", self.app)
-
     def compose(self) -> ComposeResult:
         """Lay out the letter."""
         with Vertical():
@@ -85,7 +76,7 @@ class LetterScreen(Dialog[Next | None]):
             yield Static(self._hint(), classes="hint", markup=False)
 
     def _hint(self) -> str:
-        here = {one.name: one for one in reversed(self._dashboard.registry.of("dead-letters"))}
+        here = {one.name: one for one in reversed(self.dashboard.registry.of("dead-letters"))}
         moves = [one.key for name in ("down", "up") if (one := here.get(name)) is not None and one.key]
         parts = [f"{' '.join(moves)}: move"] if moves else []
         shown = get_args(Next)[:-1]  # the last is for those who know it
@@ -94,10 +85,10 @@ class LetterScreen(Dialog[Next | None]):
 
     def on_mount(self) -> None:
         """Ask for the letter."""
-        self._dashboard.start(self._read(), doing="reading the dead letter")
+        self.dashboard.start(self._read(), doing="reading the dead letter")
 
     async def _read(self) -> None:
-        client = self._dashboard.store.client
+        client = self.dashboard.store.client
         message_id, _, endpoint = self._key.partition("/")
         try:
             self._letter = await client.dead_letter(message_id, endpoint=endpoint)
@@ -131,7 +122,7 @@ class LetterScreen(Dialog[Next | None]):
         if self._letter is None:
             yield line((self._problem or "reading …", "warn" if self._problem else "dim"))
             return
-        letter, now = self._letter, self._dashboard.store.now_ms()
+        letter, now = self._letter, self.dashboard.store.now_ms()
         failed = instant(letter.failed_at)
         yield line(("Why it failed  ", "title"), (clean(letter.code), "warn"), (f"  {ago(failed, now)}", "dim"))
         yield from error_lines(letter.reason, width)
@@ -167,8 +158,8 @@ class LetterScreen(Dialog[Next | None]):
         event.stop()
         lines = self.query_one(Lines)
         page = max(lines.size.height - 1, 1)
-        key = event.character if event.character and event.is_printable and event.character != " " else event.key
-        found: Action | None = self._dashboard.registry.by_key("dead-letters", key)
+        key = key_of(event)
+        found = self.dashboard.registry.by_key("dead-letters", key)
         name = found.name if found is not None else ""
         moves = {"down": 1, "up": -1, "page-down": page, "page-up": -page}
         if name in get_args(Next):

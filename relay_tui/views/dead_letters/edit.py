@@ -25,7 +25,7 @@ from textual.app import App, ComposeResult, SuspendNotSupported
 from textual.containers import Vertical
 from textual.widgets import Static
 
-from relay_tui.dialogs import Dialog
+from relay_tui.dialogs import Dialog, step
 from relay_tui.lines import Lines
 from relay_tui.safe import clean
 from relay_tui.views.dead_letters.text import Difference, diff_lines
@@ -126,15 +126,7 @@ def discard(path: Path) -> None:
 class DifferenceScreen(Dialog[Answer | None]):
     """Show what an edit has changed; answers whether to send it, or to edit again."""
 
-    DEFAULT_CSS = """
-    DifferenceScreen { align: center middle; background: $background 60%; }
-    DifferenceScreen > Vertical {
-        width: 96%; height: 90%; padding: 0 1; border: round $accent; background: $background;
-    }
-    DifferenceScreen .title { text-style: bold; color: $accent; height: auto; }
-    DifferenceScreen .hint { color: $text-muted; height: auto; }
-    DifferenceScreen Lines { height: 1fr; }
-    """
+    DEFAULT_CSS = "DifferenceScreen > Vertical { width: 96%; height: 90%; } DifferenceScreen Lines { height: 1fr; }"
 
     def __init__(self, title: str, about: Sequence[str], found: Difference) -> None:
         super().__init__()
@@ -166,10 +158,8 @@ class DifferenceScreen(Dialog[Answer | None]):
     def on_key(self, event: events.Key) -> None:
         """Move, or answer."""
         event.stop()
-        lines = self.query_one(Lines)
-        moves = {"j": 1, "down": 1, "k": -1, "up": -1, "pagedown": 10, "space": 10, "pageup": -10}
-        if event.key in moves:
-            lines.scroll_lines(moves[event.key])
+        if (count := step(event.key)) is not None:
+            self.query_one(Lines).scroll_lines(count)
         elif event.key in ("y", "Y"):
             self.dismiss("send")
         elif event.key in ("f", "F"):

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from textual import events
 from textual.app import ComposeResult
@@ -18,7 +18,8 @@ from textual.containers import Vertical
 from textual.widgets import Static
 
 from relay_core.replay_plan import REPLAYABLE, PlanHead, PlanItem
-from relay_tui.dialogs import Ask, Confirm, Dialog
+from relay_tui.actions import key_of
+from relay_tui.dialogs import Ask, Confirm, Dialog, step
 from relay_tui.lines import BLANK, Line, Lines, Piece, line
 from relay_tui.safe import clean
 from relay_tui.table import Column, LiveTable, Row
@@ -26,9 +27,6 @@ from relay_tui.views.dead_letters.choice import Choice
 from relay_tui.views.dead_letters.text import instant
 from relay_tui.views.wrap import chopped
 from relay_tui.words import clock_time, plural
-
-if TYPE_CHECKING:
-    from relay_tui.app import Dashboard
 
 VERDICTS: dict[str, tuple[Piece, str]] = {
     "will_deliver": (("✓ will deliver", "ok"), "is put back at once"),
@@ -47,13 +45,7 @@ _CANARIES = 11
 class PlanScreen(Dialog[bool]):
     """A plan; answers whether it was started."""
 
-    DEFAULT_CSS = """
-    PlanScreen { align: center middle; background: $background 60%; }
-    PlanScreen > Vertical { width: 96%; height: 94%; padding: 0 1; border: round $accent; background: $background; }
-    PlanScreen .title { text-style: bold; color: $accent; height: 1; }
-    PlanScreen .hint { color: $text-muted; height: auto; }
-    PlanScreen LiveTable { height: 1fr; }
-    """
+    DEFAULT_CSS = "PlanScreen > Vertical { width: 96%; height: 94%; } PlanScreen .title { height: 1; }"
 
     def __init__(self, choice: Choice, head: PlanHead) -> None:
         super().__init__()
@@ -68,17 +60,13 @@ class PlanScreen(Dialog[bool]):
         self._note: Line = line(("nothing has been changed: this is what a replay would do", "ok"))
 
     @property
-    def _dashboard(self) -> Dashboard:
-        return cast("Dashboard", self.app)
-
-    @property
     def _count(self) -> int:
         """How many messages a run would act on."""
         return sum(self._head.counts.get(verdict, 0) for verdict in REPLAYABLE)
 
     def compose(self) -> ComposeResult:
         """Lay out the plan."""
-        start = "read-only: it cannot be started" if self._dashboard.read_only else "enter: replay"
+        start = "read-only: it cannot be started" if self.dashboard.read_only else "enter: replay"
         with Vertical():
             yield Static("", classes="title", markup=False)
             yield Lines(id="plan-head")
@@ -130,7 +118,7 @@ class PlanScreen(Dialog[bool]):
         yield line(("canary   ", "dim"), canary, ("  c", "mark"))
         budget = "fresh: hops, chain and calls begin anew" if self._head.fresh_budget else "as it was left"
         yield line(("budget   ", "dim"), budget, ("  f", "mark"))
-        share = f"{self._dashboard.store.warning_at:.0%}"
+        share = f"{self.dashboard.store.warning_at:.0%}"
         yield line(
             ("pauses   ", "dim"),
             f"while a breaker is open or a mailbox {share} full, by Z; C cancels",
@@ -150,12 +138,12 @@ class PlanScreen(Dialog[bool]):
     def _load(self) -> None:
         if not self._is_loading and len(self._items) < self._head.total:
             self._is_loading = True
-            self._dashboard.start(self._more(), doing="reading the plan")
+            self.dashboard.start(self._more(), doing="reading the plan")
 
     async def _more(self) -> None:
         head = self._head
         try:
-            page = await self._dashboard.store.client.plan_items(head.id, cursor=str(len(self._items)), limit=_PAGE)
+            page = await self.dashboard.store.client.plan_items(head.id, cursor=str(len(self._items)), limit=_PAGE)
             if head is self._head:
                 self._items.add(page.items)
                 self._show()
@@ -169,16 +157,10 @@ class PlanScreen(Dialog[bool]):
         """Move, change how it is done, start or leave."""
         event.stop()
         table = self.query_one(LiveTable)
-        moves = {"j": 1, "down": 1, "k": -1, "up": -1}
-        pages = {"pagedown": 1, "ctrl+f": 1, "pageup": -1, "ctrl+b": -1}
         start = self._begin
-        key = event.character if event.character and event.is_printable and event.character != " " else event.key
-        if key in moves:
-            table.move(moves[key])
-        elif key in pages:
-            table.move_page(pages[key])
-        elif key in ("g", "home", "G", "end"):
-            table.go_to(0 if key in ("g", "home") else 1 << 60)
+        key = key_of(event)
+        if (count := step(key, table.page)) is not None:
+            table.move(count)
         elif key in ("escape", "q"):
             self.dismiss(False)
         elif key == "c":
@@ -190,7 +172,7 @@ class PlanScreen(Dialog[bool]):
             start(self._judge_again(fresh_budget=self._head.fresh_budget), doing="judging again")
         elif key == "f":
             start(self._judge_again(fresh_budget=not self._head.fresh_budget), doing="judging again")
-        elif key in ("enter", "R") and not self._dashboard.read_only:
+        elif key in ("enter", "R") and not self.dashboard.read_only:
             start(self._start(), doing="starting the replay")
 
     def _begin(self, work: Coroutine[Any, Any, None], *, doing: str) -> None:
@@ -199,7 +181,7 @@ class PlanScreen(Dialog[bool]):
             work.close()
         else:
             self._is_busy = True
-            self._dashboard.start(self._alone(work), doing=doing)
+            self.dashboard.start(self._alone(work), doing=doing)
 
     async def _alone(self, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -221,7 +203,7 @@ class PlanScreen(Dialog[bool]):
         self._note = line(("judging again: nothing is changed …", "warn"))
         self._show()
         try:
-            head = await self._choice.freeze(self._dashboard.store.client, fresh_budget=fresh_budget)
+            head = await self._choice.freeze(self.dashboard.store.client, fresh_budget=fresh_budget)
         except BaseException:
             self._note = note
             self._show()
@@ -247,8 +229,8 @@ class PlanScreen(Dialog[bool]):
         if head.total > count:
             about.append(f"{plural(head.total - count, 'other')} of the plan: left as they are")
         if await self.app.push_screen_wait(Confirm(f"Replay {plural(count, 'dead letter')}?", about)):
-            await self._dashboard.store.client.start_replay(head.id, rate=self._rate, canary=self._canary)
-            self._dashboard.tell(f"replaying {plural(count, 'dead letter')}")
+            await self.dashboard.store.client.start_replay(head.id, rate=self._rate, canary=self._canary)
+            self.dashboard.tell(f"replaying {plural(count, 'dead letter')}")
             self.dismiss(True)
 
 

@@ -9,30 +9,18 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.widgets import Static
 
-from relay_tui.dialogs import Dialog
+from relay_tui.dialogs import Dialog, step
 from relay_tui.lines import Lines, line
 from relay_tui.safe import clean_lines
 from relay_tui.table import Column, LiveTable, Row
 from relay_tui.views.publish.draft import Draft
 from relay_tui.views.publish.shelf import Shelved
 
-_FAR = 1 << 30
-"""Further than any list is long."""
-
 
 class Choose(Dialog[Draft | None]):
     """Let one of several drafts be taken up."""
 
-    DEFAULT_CSS = """
-    Choose { align: center middle; background: $background 60%; }
-    Choose > Vertical {
-        width: 90%; height: 85%; padding: 0 1; border: round $accent; background: $background;
-    }
-    Choose Static { width: 1fr; height: 1; }
-    Choose .title { text-style: bold; color: $accent; }
-    Choose .hint { color: $text-muted; }
-    Choose Lines { height: 8; }
-    """
+    DEFAULT_CSS = "Choose > Vertical { width: 90%; height: 85%; } Choose Lines { height: 8; }"
 
     def __init__(self, title: str, shelf: Sequence[Shelved], *, empty: str) -> None:
         super().__init__()
@@ -72,10 +60,8 @@ class Choose(Dialog[Draft | None]):
     def on_key(self, event: events.Key) -> None:
         """Move, take or leave."""
         event.stop()
-        table = self.query_one(LiveTable)
-        moves = {"j": 1, "down": 1, "k": -1, "up": -1, "pagedown": 10, "pageup": -10, "g": -_FAR, "G": _FAR}
-        if event.key in moves:
-            table.move(moves[event.key])
+        if (count := step(event.key)) is not None:
+            self.query_one(LiveTable).move(count)
         elif event.key == "enter" and self._chosen is not None:
             self.dismiss(self._chosen)
         elif event.key in ("escape", "q"):
