@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-OK, ERROR, USAGE, UNREACHABLE = 0, 1, 2, 3
+OK, USAGE = 0, 2
 _THEMES = ("dark", "light", "colour-blind", "ansi")
 
 

@@ -81,7 +81,7 @@ class Dashboard(App[None]):
         self.registry = Registry([])
         self.problems: list[str] = []
         """What is wrong with the operator's own file of keys."""
-        self._where = (socket, data_dir)
+        self._supervisor_at = (socket, data_dir)
         self._slow_link = slow_link
         self._clock = clock
         self._net = ControlNet()
@@ -122,7 +122,7 @@ class Dashboard(App[None]):
         if self.demo is not None:
             self.follow_demo(self.demo)
         else:
-            self.connect(*self._where)
+            self.connect(*self._supervisor_at)
         await self.goto(self._current)
         self.set_interval(_SLOW_TICK_SECS if self._slow_link else _TICK_SECS, self.draw)
         for problem in self.problems:

@@ -34,11 +34,16 @@ def line(*pieces: str | Piece) -> Line:
     return tuple((piece, "") if isinstance(piece, str) else piece for piece in pieces)
 
 
+def text_width(text: str) -> int:
+    """Return how many columns a text takes."""
+    return len(text) if text.isascii() else cell_len(text)
+
+
 def fit(text: str, width: int, *, right: bool = False) -> str:
     """Return a text in exactly so many columns, cut with an ellipsis or filled with spaces."""
     if width <= 0:
         return ""
-    length = len(text) if text.isascii() else cell_len(text)
+    length = text_width(text)
     if length > width:
         return set_cell_size(text, width - 1) + "…"
     return " " * (width - length) + text if right else text + " " * (width - length)
@@ -46,7 +51,7 @@ def fit(text: str, width: int, *, right: bool = False) -> str:
 
 def width_of(pieces: Iterable[Piece]) -> int:
     """Return how many columns pieces take."""
-    return sum(len(text) if text.isascii() else cell_len(text) for text, _ in pieces)
+    return sum(text_width(text) for text, _ in pieces)
 
 
 def joined(pieces: Line) -> list[Piece]:

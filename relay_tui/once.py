@@ -76,11 +76,11 @@ def status_lines(store: Store) -> Iterator[str]:
     """Yield the state in words."""
     alerts = find_alerts(store)
     bad = [one for one in alerts if one.style == "bad"]
-    worse = [one for one in alerts if one.style != "bad"]
+    warnings = [one for one in alerts if one.style != "bad"]
     if alerts:
-        yield f"Relay needs attention: {plural(len(bad), 'problem')}, {plural(len(worse), 'warning')}."
+        yield f"Relay needs attention: {plural(len(bad), 'problem')}, {plural(len(warnings), 'warning')}."
         yield from _some([f"Problem: {_words(one)}" for one in bad], "problems")
-        yield from _some([f"Warning: {_words(one)}" for one in worse], "warnings")
+        yield from _some([f"Warning: {_words(one)}" for one in warnings], "warnings")
     else:
         yield "Relay is calm: nothing needs attention."
     if store.info is not None:

@@ -192,12 +192,6 @@ class LiveTable(Painted, can_focus=True):
             self.go_to(at)
         return at is not None
 
-    def toggle_mark(self) -> None:
-        """Mark the row under the cursor, or unmark it."""
-        if self._key is not None:
-            self.marks ^= {self._key}
-            self.repaint_changed()
-
     def repaint_changed(self) -> None:
         """Paint the lines that look different from what is on the screen."""
         if not self.content_size.height:  # hidden: what to paint is known when it is shown

@@ -32,10 +32,7 @@ class View(Widget):
     HELP: ClassVar[str] = ""
     """What the screen shows, in a sentence or two."""
 
-    DEFAULT_CSS = """
-    View { layout: vertical; height: 1fr; width: 1fr; }
-    View .pane-title { height: 1; }
-    """
+    DEFAULT_CSS = "View { layout: vertical; height: 1fr; width: 1fr; }"
 
     @property
     def dashboard(self) -> Dashboard:

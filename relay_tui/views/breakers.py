@@ -27,6 +27,7 @@ class Breakers(View):
         "A target that keeps failing is left alone (open), then tried again with care (half-open). "
         "History: newest on the right."
     )
+    DEFAULT_CSS = "#breaker-detail { height: 9; }"
 
     def compose(self) -> ComposeResult:
         """Lay out the table, and what is known of the breaker under the cursor."""
@@ -41,9 +42,7 @@ class Breakers(View):
             ],
             empty="no target has been delivered to yet: publish a message with 7",
         )
-        detail = Lines(id="breaker-detail")
-        detail.styles.height = 9
-        yield detail
+        yield Lines(id="breaker-detail")
 
     def draw(self) -> None:
         """Show every breaker."""

@@ -123,7 +123,7 @@ async def test_a_table_that_follows_has_its_cursor_on_nothing_until_it_is_moved(
 async def test_marks_survive_whatever_happens_to_the_rows() -> None:
     async with a_table() as (app, pilot):
         app.table.set_rows(rows(*"abc"))
-        app.table.toggle_mark()
+        app.table.marks.add("a")
         app.table.set_rows(rows(*"bc"))
         app.table.set_rows(rows(*"zabc"))
         await pilot.pause()

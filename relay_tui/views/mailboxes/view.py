@@ -35,7 +35,7 @@ class Mailboxes(View):
         "it. Senders that talk most are first; RESETS says when there is room for one more message."
     )
     DEFAULT_CSS = """
-    Mailboxes .pane-title { height: 1; }
+    #boxes-title, #senders-title { height: 1; }
     Mailboxes #boxes { height: 2fr; }
     Mailboxes #senders { height: 1fr; }
     """
@@ -58,11 +58,6 @@ class Mailboxes(View):
             yield Lines(id="senders-title")
             yield LiveTable(SENDER_COLUMNS, id="senders", empty="nobody has published within its window")
         yield Peek()
-
-    def on_mount(self) -> None:
-        """Give each title its line."""
-        for title in ("#boxes-title", "#senders-title"):
-            self.query_one(title).styles.height = 1
 
     @property
     def _peek(self) -> Peek:

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from rich.cells import cell_len
 from rich.segment import Segment
 from textual.geometry import Region
 from textual.strip import Strip
 
-from relay_tui.lines import Line, Painted, joined
+from relay_tui.lines import Line, Painted, joined, text_width
 
 
 class Span(NamedTuple):
@@ -70,14 +69,10 @@ def changed_until(was: Span, now: Span) -> int:
         return now.width
     x = last = int(now.between_sides)
     for before, after in zip(was.pieces, now.pieces, strict=True):
-        width = _columns(after[0])
+        width = text_width(after[0])
         x += width
         if before != after:
-            if _columns(before[0]) != width:
+            if text_width(before[0]) != width:
                 return now.width
             last = x
     return min(last, now.width)
-
-
-def _columns(text: str) -> int:
-    return len(text) if text.isascii() else cell_len(text)
