@@ -328,13 +328,12 @@ async def test_an_export_is_private_whole_and_never_written_over_unasked(
         assert files_of(tmp_path) == [name, "mine"]
 
 
-async def test_what_is_meant_is_copied_as_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+async def test_what_is_meant_is_copied_as_a_command(tmp_path: Path, own_places: Path) -> None:
     async with a_supervisor(tmp_path / "data") as supervisor, a_client(supervisor) as client:
         await refused(client, FLAKY, 3)
         newest = (await client.dead_letters())[-1].cursor
         async with a_dashboard(supervisor) as desk:
-            copied = tmp_path / "relay" / "clipboard.txt"
+            copied = own_places / "run" / "relay" / "clipboard.txt"
             await desk.press("6")
             await desk.until("3 match")
             await desk.press("j", "y")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from pathlib import Path
 
 import pytest
 from textual.strip import Strip
@@ -34,15 +33,6 @@ WALK = [
     ("report", ["enter", "j"], "relay.agent.builder"),
     ("jobs", ["escape", "J"], "expire"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the operator's own files and wishes out of it."""
-    for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR"):
-        monkeypatch.setenv(name, str(tmp_path / name))
-    for name in ("RELAY_KEYS", "NO_COLOR", "COLORTERM"):
-        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.mark.parametrize("look", LOOKS)

@@ -117,11 +117,8 @@ async def test_a_message_leads_to_its_trace(tmp_path: Path) -> None:
             await desk.until(lambda: desk.view.NAME == "traces")
 
 
-async def test_y_copies_what_the_cursor_is_on_and_capital_y_a_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    copied = tmp_path / "relay" / "clipboard.txt"
+async def test_y_copies_what_the_cursor_is_on_and_capital_y_a_command(tmp_path: Path, own_places: Path) -> None:
+    copied = own_places / "run" / "relay" / "clipboard.txt"
     async with a_supervisor(tmp_path / "data") as supervisor, a_client(supervisor) as client:
         await client.register_endpoint("relay.agent.a")
         sent = await client.publish("relay.agent.a", 1, sender="relay.desk.x")

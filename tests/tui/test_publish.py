@@ -27,13 +27,6 @@ ME = "relay.human.operator"
 MOST = 1 << 20
 
 
-@pytest.fixture(autouse=True)
-def own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the operator's own files out of it."""
-    for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR"):
-        monkeypatch.setenv(name, str(tmp_path / name))
-
-
 # The draft
 
 

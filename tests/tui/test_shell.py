@@ -15,13 +15,6 @@ from tests.tui.desk import a_dashboard
 TARGET = "relay.agent.flaky"
 
 
-@pytest.fixture(autouse=True)
-def _own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-
-
 @pytest.fixture
 async def supervisor(tmp_path: Path) -> AsyncIterator[Supervisor]:
     async with a_supervisor(tmp_path / "data") as supervisor, a_client(supervisor) as client:
@@ -201,8 +194,8 @@ async def test_a_hint_in_the_footer_can_be_clicked(supervisor: Supervisor) -> No
         await desk.until("Why?")
 
 
-async def test_a_broken_file_of_keys_is_told_and_changes_nothing(supervisor: Supervisor, tmp_path: Path) -> None:
-    path = tmp_path / "config" / "relay" / "keys.toml"
+async def test_a_broken_file_of_keys_is_told_and_changes_nothing(supervisor: Supervisor, own_places: Path) -> None:
+    path = own_places / "config" / "relay" / "keys.toml"
     path.parent.mkdir(parents=True)
     path.write_text('force = "X"')
     async with a_dashboard(supervisor) as desk:
@@ -211,8 +204,8 @@ async def test_a_broken_file_of_keys_is_told_and_changes_nothing(supervisor: Sup
         await desk.until("F force open")
 
 
-async def test_the_operators_own_keys_are_in_force(supervisor: Supervisor, tmp_path: Path) -> None:
-    path = tmp_path / "config" / "relay" / "keys.toml"
+async def test_the_operators_own_keys_are_in_force(supervisor: Supervisor, own_places: Path) -> None:
+    path = own_places / "config" / "relay" / "keys.toml"
     path.parent.mkdir(parents=True)
     path.write_text('force = "ctrl+y"')
     async with a_dashboard(supervisor) as desk:
@@ -222,11 +215,11 @@ async def test_the_operators_own_keys_are_in_force(supervisor: Supervisor, tmp_p
         await desk.until("Why?")
 
 
-async def test_what_is_copied_is_also_in_a_file(supervisor: Supervisor, tmp_path: Path) -> None:
+async def test_what_is_copied_is_also_in_a_file(supervisor: Supervisor, own_places: Path) -> None:
     async with a_dashboard(supervisor) as desk:
         desk.app.copy("text for later", "the text")
         await desk.until("the text sent to the terminal's clipboard; also in")
-        copied = tmp_path / "run" / "relay" / "clipboard.txt"
+        copied = own_places / "run" / "relay" / "clipboard.txt"
         assert copied.read_text() == "text for later"
         assert copied.stat().st_mode & 0o777 == 0o600
 

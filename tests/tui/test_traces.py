@@ -16,12 +16,6 @@ from tests.tui.desk import Desk, a_dashboard
 A, B, C = "relay.agent.a", "relay.agent.b", "relay.agent.c"
 
 
-@pytest.fixture(autouse=True)
-def own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep copies out of the operator's own directory."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "runtime"))
-
-
 @pytest.mark.parametrize(
     ("text", "query"),
     [
