@@ -21,7 +21,7 @@ import hashlib
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
 from urllib.parse import unquote
@@ -30,6 +30,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from spark.dated import dates
 from spark.lines import ASIDE, ASIDE_SCHEMA, parse
 from spark.manifest import Counts, Manifest, Taken, read_manifest, write_manifest
 from spark.schema import EVENT_SCHEMA, no_rows
@@ -56,10 +57,10 @@ class Segment:
     bytes: int
 
 
-def find_new(events: Storage, tables: Storage, dates: Iterable[date] | None = None) -> dict[date, list[Segment]]:
-    """Return the segments to ingest by date, of these dates or of all; only directories and manifests are read."""
+def find_new(events: Storage, tables: Storage) -> dict[date, list[Segment]]:
+    """Return the segments to ingest by date; only directories and manifests are read."""
     found: dict[date, list[Segment]] = {}
-    for day in sorted(set(_dates(events) if dates is None else dates)):
+    for day in dates(events):
         manifest = read_manifest(tables, day) or Manifest()
         for name, size in events.sizes(f"date={day}").items():
             if name.startswith(("_", ".")) or not name.endswith(".jsonl"):
@@ -111,19 +112,6 @@ def read_day(spark: SparkSession, tables: Storage, day: date) -> DataFrame:
     """Return the events of a date that have been ingested, with the columns of `EVENT_SCHEMA`."""
     manifest = read_manifest(tables, day)
     return _read(spark, tables, _home(day), manifest.files if manifest else [], EVENT_SCHEMA)
-
-
-def read_aside(spark: SparkSession, tables: Storage, day: date) -> DataFrame:
-    """Return the lines of a date that could not be taken, and why."""
-    manifest = read_manifest(tables, day)
-    return _read(spark, tables, f"aside/date={day}", manifest.aside if manifest else [], ASIDE_SCHEMA)
-
-
-def _dates(events: Storage) -> Iterator[date]:
-    for name in events.names():
-        if name.startswith("date="):
-            with suppress(ValueError):
-                yield date.fromisoformat(name.removeprefix("date="))
 
 
 def _sort_out(events: Storage, day: date, segments: Iterable[Segment], manifest: Manifest) -> dict[str, Taken]:

@@ -50,16 +50,6 @@ class Counts(_Part):
         """Return how many lines were put aside, whatever the reason."""
         return sum(self.reasons.values())
 
-    @property
-    def unknown_version(self) -> int:
-        """Return how many lines a newer Relay wrote."""
-        return self.reasons.get("unknown_version", 0)
-
-    @property
-    def misplaced(self) -> int:
-        """Return how many events lay under another date than their own."""
-        return self.reasons.get("misplaced", 0)
-
 
 class Manifest(_Part):
     """The segments of one date, and the Parquet files they became."""

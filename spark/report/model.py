@@ -1,6 +1,7 @@
 """What report.json is: small, in the order in which it is read, every number with its unit.
 
-1. Keys are camelCase. The first line of the file is its head (`Head`): whoever lists reports reads that line alone.
+1. Keys are camelCase. The first line of the file is its head, all that is no list or object: whoever lists
+   reports reads that line alone.
 2. A value that nobody knows is null; there is no NaN, and no number that JSON cannot hold.
 3. Texts come from the bus as they are, only cut: whoever shows them makes them harmless.
 4. A table's rows may have more keys than its columns, so that a row can lead to what it is about.

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 from spark.days import HISTORY_DAYS
 from spark.report.model import DayLike, plain
-from spark.report.words import unit_of
 
 Row = Mapping[str, Any]
 
@@ -79,7 +78,7 @@ def _whole(metric: str, rows: Sequence[Row]) -> float | None:
     found: dict[str, float] = {row.get("key") or "": row["value"] for row in about}
     if "" in found:
         return found[""]
-    return max(found.values(), default=None) if unit_of(metric) == "us" else 0.0
+    return max(found.values(), default=None) if metric.endswith("Us") else 0.0
 
 
 def counts_of(ingest: Mapping[str, Any], name: str) -> dict[str, int]:

@@ -9,8 +9,6 @@ from datetime import UTC, datetime
 from typing import Any
 from unicodedata import combining
 
-from spark.report.model import Unit
-
 NOTHING = "–"
 _WORD = re.compile(r"[A-Za-z0-9][\w.-]{0,199}", re.ASCII)
 _MARKS_ON_ONE = 2
@@ -148,9 +146,3 @@ def word(name: Any) -> str | None:
 def code_words(code: Any) -> str:
     """Return a reason code in words."""
     return _CODES.get(str(code), str(code).replace("_", " ")) if code is not None else "no reason"
-
-
-def unit_of(metric: str) -> Unit:
-    """Return the unit that a metric's name ends in."""
-    endings: dict[str, Unit] = {"Us": "us", "Ms": "ms", "Secs": "secs", "Share": "share", "ytes": "bytes"}
-    return next((unit for ending, unit in endings.items() if metric.endswith(ending)), "count")

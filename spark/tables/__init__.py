@@ -1,6 +1,6 @@
 """The tables of a report: pure functions from DataFrame to DataFrame, one module each. `TABLES` is the whole list.
 
-`carried`, `daily` and `anomalies` are made from these, and from the same of the days before (see spark/nightly.py).
+`carried`, `daily` and `anomalies` are made from these, and from the same of the days before (see spark/one_day.py).
 """
 
 from __future__ import annotations

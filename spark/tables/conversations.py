@@ -19,6 +19,8 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from relay_core.events import EventKind
+
 LOOP_CODES = ("cycle", "max_hops", "call_budget")
 
 
@@ -70,21 +72,22 @@ def conversations(events: DataFrame) -> DataFrame:
 def _rows(events: DataFrame) -> DataFrame:
     """Return what matters of each event; of one that was handled, only when and how far it had come."""
     kind, code = F.col("kind"), F.col("code")
+    went_on = (EventKind.PUBLISH, EventKind.HANDLED)
     is_gone = F.coalesce(F.col("status").isin("purged", "replaced"), F.lit(False))
-    is_stopped = ((kind == "dead_letter") & code.isin(*LOOP_CODES) & ~is_gone) | (
-        (kind == "refused") & (code == "budget_exceeded")
+    is_stopped = ((kind == EventKind.DEAD_LETTER) & code.isin(*LOOP_CODES) & ~is_gone) | (
+        (kind == EventKind.REFUSED) & (code == "budget_exceeded")
     )
     # The first condition lets Spark leave out the files of all other kinds.
     return (
-        events.where(kind.isin("publish", "handled", "dead_letter", "refused") & F.col("traceId").isNotNull())
-        .where(kind.isin("publish", "handled") | is_stopped)
+        events.where(kind.isin(*went_on, EventKind.DEAD_LETTER, EventKind.REFUSED) & F.col("traceId").isNotNull())
+        .where(kind.isin(*went_on) | is_stopped)
         .select(
             "traceId",
             *(
-                F.when(kind != "handled", F.col(name)).alias(name)
+                F.when(kind != EventKind.HANDLED, F.col(name)).alias(name)
                 for name in ("parentId", "messageId", "sender", "subject")
             ),
-            F.when(kind.isin("publish", "handled"), 0).otherwise(1).alias("stopped"),
+            F.when(kind.isin(*went_on), 0).otherwise(1).alias("stopped"),
             "time",
             "hopCount",
             "callsLeft",

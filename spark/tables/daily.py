@@ -25,16 +25,12 @@ FEWEST_FOR_P95 = 20
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One of the day's numbers, or a break-down of it."""
+    """One of the day's numbers, or a break-down of it; what it is called and counted in is the report's to say."""
 
     name: str
-    title: str
-    """What it counts, in words."""
-    unit: Literal["", "bytes", "µs", "s", "hops"]
     table: str
     value: str
     """An SQL expression over the table's columns."""
-    worse: Literal["up", "down", "either"]
     floor: float
     """The least difference from the usual that is worth a word."""
     key: str | None = None
@@ -48,128 +44,46 @@ class Metric:
     """Whether a key without a row had none of it (a count), or none to measure (a latency)."""
 
 
-def _count(
-    table: str,
-    name: str,
-    title: str,
-    value: str,
-    *,
-    floor: float,
-    by: Mapping[str, tuple[str, str]],
-    worse: Literal["up", "down", "either"] = "up",
-    unit: Literal["", "bytes", "s"] = "",
-) -> tuple[Metric, ...]:
-    """Return a sum and its break-downs, given as {``BySender``: (words, key)}."""
-    parts = [
-        Metric(f"{name}{suffix}", f"{title} {words}", unit, table, value, worse, floor, key)
-        for suffix, (words, key) in by.items()
-    ]
-    names = tuple(part.name for part in parts)
-    return Metric(name, title, unit, table, value, worse, floor, explained_by=names), *parts
+_KEYS = {
+    "Sender": "sender",
+    "Subject": "subject",
+    "Code": "code",
+    "Target": "coalesce(name, target)",
+    "Adapter": "adapter",
+    "Job": "job",
+}
+"""What numbers are broken down by."""
 
 
-def _p95(name: str, title: str, step: str, explained_by: tuple[str, ...] = ()) -> Metric:
+def _count(table: str, name: str, value: str, *by: str, floor: float) -> tuple[Metric, ...]:
+    """Return a sum and its break-downs, such as ``messagesBySender``."""
+    parts = [Metric(f"{name}By{one}", table, value, floor, _KEYS[one]) for one in by]
+    return Metric(name, table, value, floor, explained_by=tuple(part.name for part in parts)), *parts
+
+
+def _p95(name: str, step: str, *explained_by: str) -> Metric:
     where = f"step = '{step}' AND messages >= {FEWEST_FOR_P95}"
-    return Metric(name, title, "µs", "latency", "p95Us", "up", 5_000, "name", explained_by, "max", where, False)
+    return Metric(name, "latency", "p95Us", 5_000, "name", explained_by, "max", where, missing_is_zero=False)
 
-
-def _most(name: str, title: str, value: str, unit: Literal["", "hops"], floor: float) -> Metric:
-    return Metric(name, title, unit, "conversations", value, "up", floor, of="max")
-
-
-_BY_SENDER = ("by sender", "sender")
-_BY_SUBJECT = ("by subject", "subject")
-_BY_CODE = ("by reason", "code")
-_BY_TARGET = ("by target", "coalesce(name, target)")
-_BY_ADAPTER = ("by adapter", "adapter")
 
 METRICS: tuple[Metric, ...] = (
-    *_count(
-        "throughput",
-        "messages",
-        "messages published",
-        "messages",
-        floor=20,
-        by={"BySubject": _BY_SUBJECT, "BySender": _BY_SENDER},
-        worse="either",
-    ),
-    *_count(
-        "throughput",
-        "bytes",
-        "bytes published",
-        "bytes",
-        floor=100_000,
-        by={"BySender": _BY_SENDER},
-        worse="either",
-        unit="bytes",
-    ),
-    *_count(
-        "refusals",
-        "refusals",
-        "messages refused",
-        "refused",
-        floor=10,
-        by={"ByCode": _BY_CODE, "BySender": _BY_SENDER, "BySubject": _BY_SUBJECT},
-    ),
-    *_count(
-        "dead_letters",
-        "deadLetters",
-        "new dead letters",
-        "letters",
-        floor=5,
-        by={"ByCode": _BY_CODE, "ByTarget": _BY_TARGET},
-    ),
-    *_count(
-        "dead_letters",
-        "standingLetters",
-        "dead letters at the day's end",
-        "standing",
-        floor=10,
-        by={"ByTarget": _BY_TARGET},
-    ),
-    _p95("p95TotalUs", "95th percentile from publish to handled, by target", "total", ("p95QueueUs", "p95HandleUs")),
-    _p95("p95QueueUs", "95th percentile of waiting, by target", "queue"),
-    _p95("p95HandleUs", "95th percentile of handling, by target", "handle"),
-    *_count(
-        "breakers",
-        "breakerOpenSecs",
-        "time breakers were open",
-        "openSecs",
-        floor=60,
-        by={"ByTarget": _BY_TARGET},
-        unit="s",
-    ),
-    *_count("breakers", "breakerOpenings", "breakers opened", "openings", floor=3, by={"ByTarget": _BY_TARGET}),
-    *_count(
-        "pressure",
-        "pressureSecs",
-        "time mailboxes were too full",
-        "aboveSecs",
-        floor=60,
-        by={"ByTarget": _BY_TARGET},
-        unit="s",
-    ),
-    *_count("adapters", "adapterFailures", "failures of adapters", "failed", floor=5, by={"ByAdapter": _BY_ADAPTER}),
-    *_count(
-        "adapters",
-        "adapterDownSecs",
-        "time adapters were down",
-        "downSecs",
-        floor=60,
-        by={"ByAdapter": _BY_ADAPTER},
-        unit="s",
-    ),
-    *_count("jobs", "jobsFailed", "jobs that failed", "failed + timedOut", floor=1, by={"ByJob": ("by job", "job")}),
-    *_count(
-        "conversations",
-        "loopsStopped",
-        "loops stopped",
-        "loopsStopped",
-        floor=3,
-        by={"BySender": _BY_SENDER, "BySubject": _BY_SUBJECT},
-    ),
-    _most("deepestChain", "most hops of a conversation", "depth", "hops", 2),
-    _most("widestFanOut", "most answers to one message", "fanOut", "", 5),
+    *_count("throughput", "messages", "messages", "Subject", "Sender", floor=20),
+    *_count("throughput", "bytes", "bytes", "Sender", floor=100_000),
+    *_count("refusals", "refusals", "refused", "Code", "Sender", "Subject", floor=10),
+    *_count("dead_letters", "deadLetters", "letters", "Code", "Target", floor=5),
+    *_count("dead_letters", "standingLetters", "standing", "Target", floor=10),
+    _p95("p95TotalUs", "total", "p95QueueUs", "p95HandleUs"),
+    _p95("p95QueueUs", "queue"),
+    _p95("p95HandleUs", "handle"),
+    *_count("breakers", "breakerOpenSecs", "openSecs", "Target", floor=60),
+    *_count("breakers", "breakerOpenings", "openings", "Target", floor=3),
+    *_count("pressure", "pressureSecs", "aboveSecs", "Target", floor=60),
+    *_count("adapters", "adapterFailures", "failed", "Adapter", floor=5),
+    *_count("adapters", "adapterDownSecs", "downSecs", "Adapter", floor=60),
+    *_count("jobs", "jobsFailed", "failed + timedOut", "Job", floor=1),
+    *_count("conversations", "loopsStopped", "loopsStopped", "Sender", "Subject", floor=3),
+    Metric("deepestChain", "conversations", "depth", floor=2, of="max"),
+    Metric("widestFanOut", "conversations", "fanOut", floor=5, of="max"),
 )
 
 

@@ -132,6 +132,6 @@ def test_the_list_of_metrics_holds_together() -> None:
         assert metric.floor > 0
         for name in metric.explained_by:
             part = by_name[name]
-            assert part.unit == metric.unit
+            assert part.table == metric.table
             assert part.key is not None
             assert metric.key is None or metric.key == part.key

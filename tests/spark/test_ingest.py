@@ -10,7 +10,6 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,8 @@ from pyspark.testing import assertDataFrameEqual
 
 from relay_core.events import EVENT_SCHEMA_VERSION
 from spark import ingest as ingesting
-from spark.ingest import Segment, find_new, ingest, read_aside, read_day
-from spark.lines import STEPS, parse
+from spark.ingest import Segment, find_new, ingest, read_day
+from spark.lines import ASIDE_SCHEMA, STEPS, parse
 from spark.manifest import Manifest, read_manifest
 from spark.schema import EVENT_SCHEMA
 from spark.storage import Storage
@@ -48,6 +47,13 @@ class Log:
         for day, segments in find_new(self.events, self.tables).items():
             ingest(spark, self.events, self.tables, day, segments, now_ms=1)
         return read_manifest(self.tables, DATE)
+
+    def aside(self, spark: SparkSession) -> list[tuple[object, ...]]:
+        """Return the lines that could not be taken, and why, sorted."""
+        manifest = read_manifest(self.tables, DATE) or Manifest()
+        paths = [self.tables.pattern(name) for name in manifest.aside]
+        found = spark.read.parquet(*paths).select(*ASIDE_SCHEMA.fieldNames()).collect() if paths else []
+        return sorted(tuple(row) for row in found)
 
     def rows(self, spark: SparkSession) -> list[tuple[object, ...]]:
         """Return the table, sorted."""
@@ -77,7 +83,6 @@ def test_a_day_is_read_as_the_log_has_it(spark: SparkSession, log: Log) -> None:
     found = find_new(log.events, log.tables)
     assert [segment.name for segment in found[DATE]] == ["00-1-7.jsonl", "01-2 %41+b.jsonl"]
     assert not log.tables.exists()
-    assert find_new(log.events, log.tables, [DATE + timedelta(1)]) == {}
 
     manifest = ingest(spark, log.events, log.tables, DATE, found[DATE], now_ms=17)
     table = read_day(spark, log.tables, DATE)
@@ -118,7 +123,7 @@ def test_a_day_without_events_is_an_empty_table(spark: SparkSession, log: Log) -
     assert (len(manifest.segments), manifest.files, manifest.counts.bad) == (2, [], 0)
     assert find_new(log.events, log.tables) == {}
     assert read_day(spark, log.tables, DATE).isEmpty()
-    assert read_aside(spark, log.tables, DATE).isEmpty()
+    assert log.aside(spark) == []
 
 
 LONG = "x" * 10_000_000
@@ -161,9 +166,8 @@ def test_a_line_that_is_no_event_goes_aside_with_the_reason(spark: SparkSession,
     log.put("01.jsonl", b'{"time":%d,"kind":"publish","detail":"\xff"}\n' % at(2), b'{"v":2,"time":177')
     manifest = log.take(spark)
     assert manifest is not None
-    aside = read_aside(spark, log.tables, DATE)
     expected = sorted([("00%201.jsonl", line.decode(errors="replace")[:2000], why) for line, why in BAD])
-    assert sorted(tuple(row) for row in aside.collect()) == [*expected, ("01.jsonl", '{"v":2,"time":177', "torn")]
+    assert log.aside(spark) == [*expected, ("01.jsonl", '{"v":2,"time":177', "torn")]
     assert manifest.counts.reasons == {
         "misplaced": 2,
         "not_json": 6,
@@ -282,7 +286,7 @@ def test_crashes_and_another_run_give_the_same_table(
     assert last is not None
     assert (last.counts.events, last.counts.bad) == (5, 2)
     assert [row[3] for row in log.rows(spark)].count("c") == 1
-    assert read_aside(spark, log.tables, DATE).count() == 2
+    assert len(log.aside(spark)) == 2
     # Nothing of the dead runs is left, and the checksums of what counts are.
     checksums = {"/.".join(name.rsplit("/", 1)) + ".crc" for name in last.files}
     assert set(log.tables.files()) == {*last.files, *last.aside, f"manifest/{HOME}.json", *checksums}
