@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
-import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import count
-from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -23,8 +20,9 @@ import httpx
 from aiohttp import web
 
 from benchmarks import floor
-from benchmarks.cases import WARM
+from benchmarks.cases import TARGET, WARM
 from benchmarks.harness import Bench, Goal, Result
+from benchmarks.nats_server import nats_server
 from benchmarks.running import config, publish_all
 from relay_core.adapter import AdapterContext, AdapterStatus, DeliveryContext, DeliveryResult
 from relay_core.clock import SystemClock
@@ -34,7 +32,6 @@ from relay_supervisor.adapters.webhook.adapter import WebhookAdapter
 from relay_supervisor.adapters.webhook.config import WebhookConfig
 from relay_supervisor.adapters.webhook.signing import sign
 
-TARGET = "relay.bench.target"
 CONNECTIONS = 8
 SECRET = "a secret for benchmarks only"
 _NUMBERS = count()
@@ -85,13 +82,8 @@ def webhook_in(bench: Bench, name: str, *, least: float) -> Iterable[Result]:
     """Post signed requests over a few connections, against a bare aiohttp handler that reads and answers."""
 
     async def bare() -> float:
-        server = web.Server(_read_and_answer, access_log=None)
-        listening = await asyncio.get_running_loop().create_server(server, "127.0.0.1", 0)
-        try:
-            return await _post_all(bench, listening.sockets[0].getsockname()[1])
-        finally:
-            listening.close()
-            await server.shutdown(1.0)
+        async with _receiver() as port:
+            return await _post_all(bench, port)
 
     async def relay() -> float:
         async with RelayCore(bench.fresh(), config("os")) as relay:
@@ -113,20 +105,20 @@ def webhook_out(bench: Bench, name: str, *, least: float) -> Iterable[Result]:
 
     async def bare() -> float:
         async with (
-            _receiver() as url,
+            _receiver() as port,
             httpx.AsyncHTTPTransport(limits=httpx.Limits(max_keepalive_connections=0)) as http,
         ):
             begin = perf_counter()
             for _ in range(posts):
-                response = await http.handle_async_request(httpx.Request("POST", url, json=floor.PAYLOAD))
+                response = await http.handle_async_request(httpx.Request("POST", _url(port), json=floor.PAYLOAD))
                 await response.aread()
                 await response.aclose()
             return (perf_counter() - begin) / posts
 
     async def relay() -> float:
         loopback = {"allowHttp": True, "allowHosts": ["127.0.0.0/8"]}
-        async with _receiver() as url, RelayCore(bench.fresh(), config("os")) as relay:
-            outbound = {"url": url, "patterns": [TARGET], "secret": SECRET, **loopback}
+        async with _receiver() as port, RelayCore(bench.fresh(), config("os")) as relay:
+            outbound = {"url": _url(port), "patterns": [TARGET], "secret": SECRET, **loopback}
             await relay.add_adapter(WebhookAdapter("hook", WebhookConfig.model_validate({"outbound": outbound})))
             begin = perf_counter()
             await publish_all(relay, TARGET, posts)
@@ -145,8 +137,8 @@ def nats_out(bench: Bench, name: str, *, least: float) -> Iterable[Result]:
     async def bare() -> float:
         import nats
 
-        async with _nats_server(bench) as url:
-            client = await nats.connect(url)
+        async with nats_server(bench.fresh()) as server:
+            client = await nats.connect(server.url)
             stream = client.jetstream()
             await stream.add_stream(name="RELAY", subjects=["relay.>"])
             body = json.dumps(floor.PAYLOAD).encode()
@@ -163,8 +155,8 @@ def nats_out(bench: Bench, name: str, *, least: float) -> Iterable[Result]:
         from relay_supervisor.adapters.nats.adapter import NatsAdapter
         from relay_supervisor.adapters.nats.config import NatsConfig
 
-        async with _nats_server(bench) as url, RelayCore(bench.fresh(), config("os")) as relay:
-            settings = {"servers": [url], "createStream": True, "export": ["relay.bench.>"]}
+        async with nats_server(bench.fresh()) as server, RelayCore(bench.fresh(), config("os")) as relay:
+            settings = {"servers": [server.url], "createStream": True, "export": ["relay.bench.>"]}
             await relay.add_adapter(NatsAdapter("nats", NatsConfig.model_validate(settings)))
             took = await _together(lambda subject: publish_all(relay, subject, each), subjects)
             return took / (each * len(subjects))
@@ -180,34 +172,6 @@ async def _together(work: Callable[[str], Coroutine[Any, Any, None]], subjects: 
         for subject in subjects:
             group.create_task(work(subject))
     return perf_counter() - begin
-
-
-@asynccontextmanager
-async def _nats_server(bench: Bench) -> AsyncIterator[str]:
-    directory = bench.fresh()
-    binary = shutil.which("nats-server") or Path(sys.executable).with_name("nats-server")
-    options: list[str | Path] = [
-        "-js",
-        "-sd",
-        directory / "store",
-        "-a",
-        "127.0.0.1",
-        "-p",
-        "-1",
-        "--ports_file_dir",
-        directory,
-    ]
-    process = await asyncio.create_subprocess_exec(
-        binary, *options, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
-    )
-    try:
-        async with asyncio.timeout(20):
-            while not (found := [path for path in directory.glob("*.ports") if path.stat().st_size]):  # noqa: ASYNC110
-                await asyncio.sleep(0.02)  # another process writes it
-        yield json.loads(found[0].read_text())["nats"][0]
-    finally:
-        process.kill()
-        await process.wait()
 
 
 async def _publish(bench: Bench, relay: RelayCore) -> float:
@@ -254,19 +218,25 @@ async def _read_and_answer(request: web.BaseRequest) -> web.StreamResponse:
 
 
 @asynccontextmanager
-async def _receiver() -> AsyncIterator[str]:
+async def _receiver() -> AsyncIterator[int]:
+    """Run a bare server that reads and answers; return its port."""
     server = web.Server(_read_and_answer, access_log=None)
     listening = await asyncio.get_running_loop().create_server(server, "127.0.0.1", 0)
     try:
-        yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/hook"
+        yield listening.sockets[0].getsockname()[1]
     finally:
         listening.close()
         await server.shutdown(1.0)
 
 
-ADAPTER_CASES = {
+def _url(port: int) -> str:
+    return f"http://127.0.0.1:{port}/hook"
+
+
+ADAPTER_CASES: dict[str, Callable[[Bench, str], Iterable[Result]]] = {
     "adapter_seam": partial(seam, most=1.2),
     "webhook_in": partial(webhook_in, least=0.15),
     "webhook_out": partial(webhook_out, least=0.5),
     "nats_out": partial(nats_out, least=0.1),
 }
+"""Every case by name, in the order of running."""

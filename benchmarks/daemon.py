@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -16,10 +15,10 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from benchmarks.running import config
-from benchmarks.servers import memory_mb, server
+from benchmarks.servers import server
 from relay_core.client import RelayClient
 from relay_core.errors import SupervisorUnavailable
 
@@ -27,21 +26,11 @@ ROOT = Path(__file__).resolve().parent.parent
 _READY_SECS = 60.0
 
 
-class Daemon:
+class Daemon(NamedTuple):
     """A running supervisor."""
 
-    def __init__(self, socket: Path, pid: int) -> None:
-        self.socket = socket
-        self.pid = pid
-
-    def cpu_seconds(self) -> float:
-        """Return the processor time it has used."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    def memory_mb(self) -> float:
-        """Return the memory it holds."""
-        return memory_mb(self.pid)
+    socket: Path
+    pid: int
 
 
 @asynccontextmanager

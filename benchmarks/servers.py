@@ -1,4 +1,4 @@
-"""Processes that a benchmark starts, which never outlive it.
+"""Processes that a benchmark starts, which never outlive it, and what they cost.
 
 1. A server ends with the block that started it, by SIGTERM, and by SIGKILL if that is not enough.
 2. If the process that started it is itself killed, the kernel kills the server (PR_SET_PDEATHSIG; Linux alone).
@@ -46,6 +46,12 @@ def server(command: Sequence[str | Path], cwd: Path | None = None) -> Iterator[s
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the processor time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def memory_mb(pid: int) -> float:

