@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from relay_tui.safe import clean
 from relay_tui.store import Store
 from relay_tui.words import plural
+
+if TYPE_CHECKING:
+    from relay_core.live_state import LiveBreaker
 
 
 class Alert(NamedTuple):
@@ -32,8 +35,8 @@ def _alerts(store: Store) -> Iterator[Alert]:
     for key, breaker in state.breakers.items():
         if breaker.state != "CLOSED":
             name = clean(breaker.subject or key)
-            word = "is forced open" if breaker.forced else f"is {breaker.state.replace('_', ' ').lower()}"
-            yield Alert("bad" if breaker.state == "OPEN" else "warn", f"{name}: its breaker {word}", "breakers", key)
+            text = f"{name}: its breaker is {breaker_words(breaker)}"
+            yield Alert("bad" if breaker.state == "OPEN" else "warn", text, "breakers", key)
     for key, box in state.mailboxes.items():
         if box.degraded:
             yield Alert("bad", f"{clean(box.subject)}: {clean(box.degraded)}", "mailboxes", key)
@@ -54,3 +57,8 @@ def _alerts(store: Store) -> Iterator[Alert]:
     growth, secs = store.history.dead.change("", sum(one.count for one in state.dead_letters.values()), 60.0)
     if growth > 0 and secs > 0:
         yield Alert("warn", f"{plural(growth, 'new dead letter')} in the last minute", "dead-letters")
+
+
+def breaker_words(breaker: LiveBreaker) -> str:
+    """Return how a breaker stands, in words alone."""
+    return "forced open" if breaker.forced else breaker.state.replace("_", " ").lower()

@@ -162,7 +162,7 @@ class Dashboard(App[None]):
 
     async def goto(self, name: str, argument: str | None = None) -> None:
         """Look at a screen, made now if it is looked at for the first time."""
-        self.desk.query_one(Prompt).close()
+        self.prompt.close()
         self._current = name
         self._draw_frame()
         self._paint_title()
@@ -198,6 +198,11 @@ class Dashboard(App[None]):
     def desk(self) -> Screen[Any]:
         """The screen below all dialogs."""
         return self.screen_stack[0]
+
+    @property
+    def prompt(self) -> Prompt:
+        """The line in which commands and filters are typed."""
+        return self.desk.query_one(Prompt)
 
     def _changed(self) -> None:
         """Take note that the picture has changed."""
@@ -299,9 +304,8 @@ class Dashboard(App[None]):
         """Return what a key stands for; None if a dialog or a text field wants it."""
         if self.screen is not self.desk:
             return None
-        prompt = self.desk.query_one(Prompt)
-        if prompt.is_open:
-            prompt.give_keys()
+        if self.prompt.is_open:
+            self.prompt.give_keys()
             return None
         field = self._field
         if field is not None and (event.is_printable or event.key in field._bindings.key_to_bindings):
@@ -385,7 +389,7 @@ class Dashboard(App[None]):
     def open_command_line(self) -> None:
         """Let a command be typed."""
         names = sorted({one.name for one in self.registry.offered(self.where)})
-        self.desk.query_one(Prompt).open(":", self._command, suggestions=names)
+        self.prompt.open(":", self._command, suggestions=names)
 
     def _command(self, text: str | None) -> None:
         self.focus_view()

@@ -22,7 +22,7 @@ from relay_core.clock import SystemClock
 from relay_core.errors import RelayError, SupervisorUnavailable
 from relay_core.live_state import StateUpdate
 from relay_core.operations import ConfiguredAdapter, JobState
-from relay_tui.alerts import Alert, find_alerts
+from relay_tui.alerts import Alert, breaker_words, find_alerts
 from relay_tui.safe import clean
 from relay_tui.store import Store
 from relay_tui.words import plural
@@ -156,10 +156,9 @@ def _breakers(store: Store) -> Iterator[str]:
     yield f"Breakers that are not closed: {len(found) or 'none'}."
     lines = []
     for name, one in sorted(found, key=lambda pair: pair[0]):
-        word = "forced open" if one.forced else one.state.replace("_", " ").lower()
         probe = f", next probe in {spoken((one.retry_at - now) / 1000)}" if one.retry_at is not None else ""
         failures = plural(one.consecutive_failures, "failure")
-        lines.append(f"Breaker of {clean(name)}: {word}, {failures} in a row{probe}.")
+        lines.append(f"Breaker of {clean(name)}: {breaker_words(one)}, {failures} in a row{probe}.")
     yield from _some(lines, "breakers")
 
 

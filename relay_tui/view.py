@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from relay_tui.store import Store
 
 
+NOTHING_SELECTED = "nothing is selected: j picks a row"
+
+
 class View(Widget):
     """One screen of the dashboard."""
 

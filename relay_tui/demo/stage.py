@@ -21,8 +21,6 @@ from relay_core.results import PublishResult
 from relay_core.signals import Signal, SignalType
 
 Handle = Callable[[Envelope], Awaitable[None]]
-
-
 Member = Callable[["Stage"], Awaitable[None]]
 """One of the cast: it plays for ever."""
 

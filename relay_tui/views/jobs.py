@@ -108,23 +108,25 @@ class Jobs(View):
     def _chosen(self) -> JobState | None:
         return self.store.state.jobs.get(self.query_one(LiveTable).key or "")
 
+    def _meant(self, name: str | None) -> JobState | None:
+        """Return the job that is named, else the one under the cursor; a name that no job has is told."""
+        if name is None:
+            return self._chosen()
+        if name not in self.store.state.jobs:
+            self.dashboard.tell(f"there is no job {name}: {', '.join(self.store.state.jobs)}", "warning")
+        return self.store.state.jobs.get(name)
+
     @action("run-job", "Run the job now", "N", changes=True, argument="[name]", label="run now")
     async def run(self, name: str | None) -> None:
         """Run the job under the cursor, or the one that is named."""
-        job = self.store.state.jobs.get(name) if name is not None else self._chosen()
-        if job is not None:
+        if (job := self._meant(name)) is not None:
             await run_now(self, job)
-        elif name is not None:
-            self.dashboard.tell(f"there is no job {name}: {', '.join(self.store.state.jobs)}", "warning")
 
     @action("cancel-job", "Break off the run of the job", "C", changes=True, argument="[name]", label="cancel")
     async def cancel(self, name: str | None) -> None:
         """Break off the run of the job under the cursor, or of the one that is named."""
-        job = self.store.state.jobs.get(name) if name is not None else self._chosen()
-        if job is not None:
+        if (job := self._meant(name)) is not None:
             await cancel_run(self, job)
-        elif name is not None:
-            self.dashboard.tell(f"there is no job {name}: {', '.join(self.store.state.jobs)}", "warning")
 
     @action("copy", "Copy what the job has said last: its error, or what it has printed", "y", label="copy")
     def copy_output(self) -> None:

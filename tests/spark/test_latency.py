@@ -9,6 +9,7 @@ from pyspark.testing import assertDataFrameEqual
 from spark.sources import STEPS, steps
 from spark.tables.latency import latency
 from tests.spark.events import at, events
+from tests.spark.ranks import nearest_rank, three_digits
 
 SCHEMA = (
     "target string, name string, targetKind string, step string, messages long,"
@@ -16,15 +17,9 @@ SCHEMA = (
 )
 
 
-def three_digits(us: int) -> int:
-    digits = str(max(us, 0))
-    return int(digits[:3] + "0" * (len(digits) - 3))
-
-
 def summary(values: list[int]) -> tuple[int, ...]:
     """Return count, p50, p95, p99 and maximum of raw values by nearest rank, kept to three digits."""
-    ranked = sorted(values)
-    return (len(ranked), *(three_digits(ranked[-(-len(ranked) * percent // 100) - 1]) for percent in (50, 95, 99, 100)))
+    return (len(values), *(three_digits(nearest_rank(values, percent)) for percent in (50, 95, 99, 100)))
 
 
 def test_percentiles_of_each_step_by_target(spark: SparkSession) -> None:

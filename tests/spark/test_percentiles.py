@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -9,20 +8,9 @@ from pyspark.sql import functions as F
 from pyspark.testing import assertDataFrameEqual
 
 from spark.percentiles import bucket, percentiles
+from tests.spark.ranks import nearest_rank, three_digits
 
 LONGEST = 2**63 - 1
-
-
-def three_digits(us: int) -> int:
-    """Round down to three significant digits, by its text: not the way the code under test does it."""
-    digits = str(max(us, 0))
-    return int(digits[:3] + "0" * (len(digits) - 3))
-
-
-def nearest_rank(values: Sequence[int], percent: int) -> int:
-    """Return the percentile of raw values as the textbook defines it."""
-    ranked = sorted(values)
-    return ranked[-(-len(ranked) * percent // 100) - 1]
 
 
 def skewed_values() -> dict[str, list[int]]:

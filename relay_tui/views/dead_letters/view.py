@@ -9,13 +9,12 @@
 from __future__ import annotations
 
 from relay_tui.actions import action
-from relay_tui.prompt import Prompt
 from relay_tui.safe import clean
 from relay_tui.table import LiveTable
+from relay_tui.view import NOTHING_SELECTED
 from relay_tui.views.dead_letters.board import DeadLetterBoard
 from relay_tui.views.dead_letters.choice import Choice, chosen, group_filter, is_half_typed
 from relay_tui.views.dead_letters.detail import LetterScreen
-from relay_tui.views.dead_letters.work import NOTHING_SELECTED
 
 
 class DeadLetters(DeadLetterBoard):
@@ -85,9 +84,7 @@ class DeadLetters(DeadLetterBoard):
 
         groups = self.store.state.dead_letters.values()
         known = sorted({f"code={one.code}" for one in groups} | {f"to={one.endpoint_subject}" for one in groups})
-        self.dashboard.desk.query_one(Prompt).open(
-            "/", done, initial=before, suggestions=list(map(clean, known)), typed=self._typed
-        )
+        self.dashboard.prompt.open("/", done, initial=before, suggestions=list(map(clean, known)), typed=self._typed)
 
     def _typed(self, text: str) -> None:
         if not is_half_typed(text):

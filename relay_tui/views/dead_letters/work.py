@@ -20,7 +20,7 @@ from relay_tui.actions import action
 from relay_tui.dialogs import Confirm, ConfirmByTyping, Reader
 from relay_tui.lines import BLANK, line
 from relay_tui.safe import clean, pretty_json
-from relay_tui.view import View
+from relay_tui.view import NOTHING_SELECTED, View
 from relay_tui.views.dead_letters.choice import Choice, Marks, letter_words
 from relay_tui.views.dead_letters.edit import (
     DifferenceScreen,
@@ -36,7 +36,6 @@ from relay_tui.views.dead_letters.runs import UNDER_WAY, run_words, under_way
 from relay_tui.views.dead_letters.text import difference
 from relay_tui.words import plural
 
-NOTHING_SELECTED = "nothing is selected: j picks a row"
 _EDITS_KEPT = 100
 _NOT_SENT = "nothing was sent"
 _NOBODY_KNOWS = (

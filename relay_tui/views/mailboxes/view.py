@@ -16,7 +16,6 @@ from relay_core.live_state import LiveMailbox, LiveSender
 from relay_tui.actions import action
 from relay_tui.dialogs import Ask, Confirm
 from relay_tui.lines import Line, Lines, line
-from relay_tui.prompt import Prompt
 from relay_tui.safe import clean
 from relay_tui.table import LiveTable
 from relay_tui.view import View
@@ -180,7 +179,7 @@ class Mailboxes(View):
                 table.focus()
 
         if self._peek.key is None:
-            self.dashboard.desk.query_one(Prompt).open("/", done, initial=before, typed=self._filter_by)
+            self.dashboard.prompt.open("/", done, initial=before, typed=self._filter_by)
 
     def _filter_by(self, part: str) -> None:
         self._part = part.strip()

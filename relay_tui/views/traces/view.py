@@ -22,10 +22,9 @@ from relay_core.ids import is_ulid
 from relay_core.protocol import Traces as TracesPage
 from relay_tui.actions import action
 from relay_tui.lines import Lines, line
-from relay_tui.prompt import Prompt
 from relay_tui.safe import clean
 from relay_tui.table import LiveTable
-from relay_tui.view import View
+from relay_tui.view import NOTHING_SELECTED, View
 from relay_tui.views.traces.list import COLUMNS, TraceList
 from relay_tui.views.traces.open import OpenTrace, ask_trace
 from relay_tui.views.traces.pane import TracePane
@@ -37,7 +36,6 @@ _AGAIN_SECS = 1.5
 _SHARE = 30.0
 """How many times longer than an answer took is waited before the next question."""
 _OPEN = "-open"
-_NOTHING_SELECTED = "nothing is selected: j picks a row"
 
 
 class Traces(View):
@@ -90,7 +88,7 @@ class Traces(View):
         return self._messages if self._pane.trace is None else self._pane.table
 
     def _take_focus(self) -> None:
-        if self.dashboard.view is self and not self.dashboard.desk.query_one(Prompt).is_open:
+        if self.dashboard.view is self and not self.dashboard.prompt.is_open:
             self.dashboard.desk.set_focus(self.table)
 
     def draw(self) -> None:
@@ -235,7 +233,7 @@ class Traces(View):
         """Open what is under the cursor."""
         trace, span, message_id = self._pane.trace, self._pane.span, self._message_id
         if message_id is None:
-            self.dashboard.tell(_NOTHING_SELECTED)
+            self.dashboard.tell(NOTHING_SELECTED)
             return
         if trace is None:
             self._open_message(message_id)
@@ -269,7 +267,7 @@ class Traces(View):
                 self._search(text)
             self._take_focus()
 
-        self.dashboard.desk.query_one(Prompt).open("/", typed, initial=self._text, suggestions=SUGGESTIONS)
+        self.dashboard.prompt.open("/", typed, initial=self._text, suggestions=SUGGESTIONS)
 
     def _search(self, text: str) -> None:
         try:
@@ -289,7 +287,7 @@ class Traces(View):
         """Go to the parent."""
         trace, message_id = self._pane.trace, self._message_id
         if message_id is None:
-            self.dashboard.tell(_NOTHING_SELECTED)
+            self.dashboard.tell(NOTHING_SELECTED)
             return
         row = self._list.get(message_id) if trace is None else self._pane.span
         parent = row.parent_id if row is not None else None
@@ -310,7 +308,7 @@ class Traces(View):
         """Go to the dead letter of the message under the cursor."""
         message_id = self._message_id
         if message_id is None:
-            self.dashboard.tell(_NOTHING_SELECTED)
+            self.dashboard.tell(NOTHING_SELECTED)
             return
         row = self._list.get(message_id) if self._pane.trace is None else self._pane.span
         if row is not None and row.status in DEAD:
@@ -324,7 +322,7 @@ class Traces(View):
         if self._message_id is not None:
             self.dashboard.copy(self._message_id, "the message's id")
         else:
-            self.dashboard.tell(_NOTHING_SELECTED)
+            self.dashboard.tell(NOTHING_SELECTED)
 
     @action("copy-command", "Copy as a command: relay trace ID", "Y")
     def copy_command(self) -> None:
@@ -332,4 +330,4 @@ class Traces(View):
         if self._message_id is not None:
             self.dashboard.copy(f"relay trace {quote(self._message_id)}", "the command")
         else:
-            self.dashboard.tell(_NOTHING_SELECTED)
+            self.dashboard.tell(NOTHING_SELECTED)
