@@ -255,7 +255,8 @@ class Dashboard(App[None]):
         banner.set_class(stale is not None, "-on")
         if stale is not None:
             banner.show([stale])
-        desk.query_one(Hints).offer(self.registry.of(self.where), typing=self._field is not None)
+        if self.screen is desk:  # a dialog says for itself what its keys do
+            desk.query_one(Hints).offer(self.registry.of(self.where), typing=self._field is not None)
 
     def tell(self, text: str, severity: str = "information") -> None:
         """Say something in passing."""

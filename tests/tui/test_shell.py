@@ -7,6 +7,7 @@ import pytest
 from textual import events
 
 from relay_supervisor.supervisor import Supervisor
+from relay_tui.bars import Hints
 from relay_tui.look import THEMES
 from relay_tui.screens import SCREENS
 from tests.supervisor.inside import a_client, a_supervisor
@@ -192,6 +193,18 @@ async def test_a_hint_in_the_footer_can_be_clicked(supervisor: Supervisor) -> No
         footer = desk.lines()[-1]
         await desk.click(footer.index("force open") + 1, 35)
         await desk.until("Why?")
+
+
+async def test_the_footer_stays_as_it_is_while_a_question_is_answered(supervisor: Supervisor) -> None:
+    async with a_dashboard(supervisor) as desk:
+        await desk.press("2")
+        await desk.until("force open")
+        hints = desk.app.desk.query_one(Hints)
+        footer = hints.lines
+        await desk.press("F")
+        await desk.until("Why?")
+        desk.app.draw()
+        assert hints.lines == footer
 
 
 async def test_a_broken_file_of_keys_is_told_and_changes_nothing(supervisor: Supervisor, own_places: Path) -> None:
