@@ -1,7 +1,7 @@
 """Pull consumers: look at the mail of a subject, wait for it, take it, and finish it.
 
 1. Looking and waiting take nothing. A message is taken by a claim, which is the atomic step on disk, oldest first or by
-   id, and must then be completed or failed.
+   id, and must then be completed or failed. What a subscriber has in hand is that one's to finish.
 2. Whoever waits is told of what has arrived, not of what was there when it arrived: it looks again by itself.
 3. A message that was parked because its consumer was gone (`interrupted`, `disconnected`, `timeout`) may have been
    handled all the same. A consumer that comes back and completes it although it is `late` is believed: the dead letter
@@ -38,6 +38,8 @@ class Pull:
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
+        self._taken: set[Item] = set()
+        """What has been claimed here, among all that is in somebody's hands."""
 
     async def peek(self, subject: str, limit: int, *, room: int | None = None, after: str = "") -> list[Envelope]:
         """Return the oldest waiting messages after an id; at most `room` bytes of them, but one at least."""
@@ -75,7 +77,7 @@ class Pull:
     async def complete(self, subject: str, message_id: str, *, late: bool) -> bool:
         """Finish a claimed message, or one that was parked meanwhile if it may be late; return whether it was."""
         bus, mailbox = self._bus, self._mailbox(subject)
-        item = mailbox.claimed.get(message_id)
+        item = self._find(mailbox, message_id)
         if item is None:
             if late and await self._complete_late(mailbox, message_id):
                 return True
@@ -86,6 +88,7 @@ class Pull:
         except OSError as error:
             raise storage_error("complete a message in", mailbox.maildir.path, error) from error
         del mailbox.claimed[message_id]
+        self._taken.discard(item)
         item.delivery.status = Status.DONE
         item.delivery.handled_ms = float(bus.clock.now_ms())
         bus.recorder.handled(item.delivery)
@@ -94,12 +97,15 @@ class Pull:
     async def fail(self, subject: str, message_id: str, reason: str, code: str) -> None:
         """Make a dead letter of a claimed message."""
         mailbox = self._mailbox(subject)
-        item = mailbox.claimed.pop(message_id, None)  # at once: it is finished by one caller only
+        item = self._find(mailbox, message_id)
         if item is None:
             raise _not_claimed(mailbox, message_id)
+        del mailbox.claimed[message_id]  # at once: it is finished by one caller only
+        self._taken.discard(item)
         error = await self._bus.parking.park(mailbox, item, code=code, reason=reason)
         if error is not None:
             mailbox.claimed[message_id] = item
+            self._taken.add(item)
             raise storage_error("park a message in", mailbox.maildir.path, error) from error
 
     def _mailbox(self, subject: str) -> Mailbox:
@@ -108,6 +114,11 @@ class Pull:
         if mailbox is None:
             raise NotFound(f"no mailbox for {subject}: register the endpoint first", what=subject)
         return mailbox
+
+    def _find(self, mailbox: Mailbox, message_id: str) -> Item | None:
+        """Return a message that a pull consumer has claimed."""
+        item = mailbox.claimed.get(message_id)
+        return item if item in self._taken else None
 
     async def _look(self, mailbox: Mailbox, limit: int, after: str, answer_to: str | None) -> list[str]:
         if answer_to is None:
@@ -155,6 +166,7 @@ class Pull:
         if now > taken.envelope.budget.ttl:
             await bus.parking.park(mailbox, taken, code=Code.EXPIRED, reason="message expired (TTL)")
             return None
+        self._taken.add(taken)
         taken.delivery.claimed_ms = float(now)
         bus.recorder.claimed(taken.delivery)
         return taken.envelope

@@ -180,6 +180,27 @@ async def test_a_pull_consumer_and_a_handler_share_a_mailbox_without_doubling(re
     assert pulled
 
 
+async def test_what_a_handler_has_in_hand_is_nobody_elses_to_finish(relay: RelayCore, data_dir: Path) -> None:
+    begun, end = asyncio.Event(), asyncio.Event()
+
+    async def hold(envelope: Envelope) -> None:
+        begun.set()
+        await end.wait()
+
+    await relay.subscribe(A, hold)
+    (message_id,) = await publish(relay, 1)
+    await begun.wait()
+    with pytest.raises(NotFound, match="not claimed"):
+        await relay.complete(A, message_id)
+    with pytest.raises(NotFound, match="not claimed"):
+        await relay.fail(A, message_id, "mine")
+    assert files(data_dir, "cur") == [message_id]
+    end.set()
+    await relay.idle()
+    assert [span.status for span in await relay.trace(message_id)] == ["done"]
+    assert_state_is_the_directory(relay, data_dir)
+
+
 async def test_an_expired_message_is_parked_and_the_next_is_claimed(relay: RelayCore, clock: FakeClock) -> None:
     brief = await relay.publish(A, 1, sender=SENDER, budget={"ttl": clock.now_ms() + 1000})
     await publish(relay, 2)
