@@ -3,11 +3,12 @@
 1. Its TTL is checked, all its consumers run side by side, each with its own timeout, and it is completed or parked.
 2. All consumers failed → ``failed/``. Some failed → completed, status `partial`, every outcome kept.
 3. The breaker learns exactly one outcome per delivery, after the consumers.
-4. At most once: the message goes back to the head of the line only when its one consumer says that it was not taken
+4. At most once: the message goes back to the head of the line only when every consumer says that it was not taken
    (`PutBack`): no outcome for the breaker then, and none for the message.
 5. Where it has several consumers, some of them may have handled it by then. So it stays claimed, and a pool's member
    that did not take it is replaced by another of the pool, which is waited for no longer than a handler is: this
-   delivery may hold what that one waits for. If there is nobody, that is a failure of this consumer.
+   delivery may hold what that one waits for. If there is nobody, that is a failure of this consumer, unless none of
+   the others has taken it either.
 6. A pool's member makes room for its next message as soon as it is through, whatever the others do.
 """
 
@@ -105,8 +106,7 @@ class Handling:
         delivery.claimed_ms = claimed_ms = _continue(delivery.stored_ms, item.stored_at, started, now)
         outcomes: Sequence[Failure | None]
         if len(consumers) > 1:
-            asked = (self._ask_beside(mailbox, one, item, timeout, hands) for one in consumers)
-            consumers, outcomes = zip(*await asyncio.gather(*asked), strict=True)
+            consumers, outcomes = await self._ask_all(mailbox, consumers, item, timeout, hands)
         else:
             outcomes = [await _call(consumers[0], item.envelope, timeout)]
             if hands is not None:
@@ -130,10 +130,30 @@ class Handling:
                 delivery.outcomes = _outcomes(consumers, outcomes)
         self._complete(mailbox, item)
 
-    async def _ask_beside(
+    async def _ask_all(
+        self, mailbox: Mailbox, consumers: Sequence[Consumer], item: Item, timeout: float, hands: Hands | None
+    ) -> tuple[list[Consumer], list[Failure | None]]:
+        """Run several consumers; return who they were in the end, and the failure of each.
+
+        Raises:
+            PutBack: if none has taken it.
+        """
+        asked = await asyncio.gather(*(self._ask(mailbox, one, item, timeout, hands) for one in consumers))
+        failures: list[Failure | None] = []
+        untaken: list[PutBack] = []
+        for one, outcome in asked:
+            if isinstance(outcome, PutBack):
+                untaken.append(outcome)
+                outcome = (Code.DISCONNECTED, f"{one.name}: {outcome}, and nobody else is there to take it")
+            failures.append(outcome)
+        if len(untaken) == len(asked):
+            raise untaken[0]
+        return [one for one, _ in asked], failures
+
+    async def _ask(
         self, mailbox: Mailbox, one: Consumer, item: Item, timeout: float, hands: Hands | None
-    ) -> tuple[Consumer, Failure | None]:
-        """Run one consumer of several, or whoever takes its place; return who it was and its failure."""
+    ) -> tuple[Consumer, Failure | PutBack | None]:
+        """Run one consumer of several, or whoever takes its place; return who it was and how it failed."""
         while True:
             try:
                 outcome = await _call(one, item.envelope, timeout)
@@ -144,7 +164,7 @@ class Handling:
                         async with asyncio.timeout(timeout):
                             other = await hands.replace(one, lambda: self._consumers(mailbox)[0])
                 if other is None:
-                    return one, (Code.DISCONNECTED, f"{one.name}: {error}, and nobody else is there to take it")
+                    return one, error
                 one = other
             else:
                 if hands is not None:

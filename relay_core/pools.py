@@ -11,7 +11,9 @@
    happens: somebody asks, a member comes, a member has room again.
 6. A member that leaves gets nothing more, and finishes what it has begun. Who waits for a pool that has nobody left at
    its mailbox is told so; its messages stay in line.
-7. Who needs members of several pools takes them in the order of the pools' names, so that no two wait for each other,
+7. A member that let a message's time pass without a word is not free again by that (`occupy`): it would be given the
+   same message once more, and again, while the others are busy with the rest.
+8. Who needs members of several pools takes them in the order of the pools' names, so that no two wait for each other,
    and lets go of each as soon as that one is through.
 
 Failure cases:
@@ -73,7 +75,7 @@ class Pool:
         self._room: dict[Consumer, int] = {}
         """How many messages each member may have in hand."""
         self._in_hand: dict[Consumer, int] = {}
-        """How many it has, or has been promised."""
+        """How many it has, has been promised, or has said nothing about in time."""
         self._free: dict[Consumer, None] = {}
         """Consumers with room left, the one that has waited longest first."""
         self._asking: dict[_Asking, None] = {}
@@ -118,14 +120,24 @@ class Pool:
                 self.give_back(given, unused=True)
             raise
 
+    def occupy(self, member: Consumer) -> None:
+        """Take some of a member's room away, until it is given back."""
+        if member in self._in_hand:
+            self._in_hand[member] += 1
+            if self._in_hand[member] >= self._room[member]:
+                self._free.pop(member, None)
+
     def give_back(self, member: Consumer, *, unused: bool = False) -> None:
         """Take a member back that is through with a message; one that was not needed keeps its place."""
-        if member in self._in_hand:
-            self._in_hand[member] -= 1
-            if unused:
-                self._free.pop(member, None)
-                self._free = {member: None, **self._free}
-            self._offer(member)
+        if member not in self._in_hand:
+            return
+        self._in_hand[member] -= 1
+        if self._in_hand[member] >= self._room[member]:
+            return  # the rest is occupied
+        if unused:
+            self._free.pop(member, None)
+            self._free = {member: None, **self._free}
+        self._offer(member)
 
     def stop(self) -> None:
         """Give nobody anything more."""

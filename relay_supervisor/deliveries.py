@@ -9,7 +9,9 @@
 4. Of a client that says `start` it is known what it has begun. The rest goes back in line when it goes away or
    unsubscribes, or when it has not begun it within the handler timeout: `start` is `NotFound` then. The handler
    timeout counts anew from `start`.
-5. `ack` and `fail` are answered once: a delivery that is not in hand any more is `NotFound`.
+5. A member of a pool that says `start`, and has said nothing in time, is given nothing more in the place of that
+   message until it does: its process may be stopped, or its handler may hang.
+6. `ack` and `fail` are answered once: a delivery that is not in hand any more is `NotFound`.
 """
 
 from __future__ import annotations
@@ -64,6 +66,8 @@ class Deliveries:
         self._tasks = tasks
         self._subscriptions: dict[Connection, dict[str, Subscription]] = defaultdict(dict)
         self._pushed: dict[Connection, dict[str, _Pushed]] = defaultdict(dict)
+        self._overdue: dict[Connection, dict[str, Subscription]] = defaultdict(dict)
+        """Members of pools that have said nothing in time, by the delivery that is waited for."""
         self._claims: dict[tuple[str, str], _Claim] = {}
         self._claimed_by: dict[Connection, set[tuple[str, str]]] = {}
         """Claims that end with their connection."""
@@ -135,12 +139,14 @@ class Deliveries:
                 raise PutBack(_GONE) from None
             except TimeoutError:
                 if not pushed.is_begun:  # else its `start` came at the same moment
+                    self._occupy(connection, subscription_id, delivery_id)
                     raise PutBack(f"the consumer did not begin it within {limit:g} s") from None
             try:
                 async with asyncio.timeout(limit):
                     await pushed.answered
             except TimeoutError:
                 if pushed.answered.cancelled() or not pushed.answered.done():
+                    self._occupy(connection, subscription_id, delivery_id)
                     raise ConsumerTimedOut(f"no answer within {limit:g} s") from None
                 pushed.answered.result()  # it came at the same moment
         finally:
@@ -155,7 +161,7 @@ class Deliveries:
         """
         pushed = self._pushed.get(connection, {}).get(delivery_id)
         if pushed is None or not pushed.start():
-            raise _not_in_hand(delivery_id)
+            raise self._not_in_hand(connection, delivery_id)
 
     def ack(self, connection: Connection, delivery_id: str) -> None:
         """Take a client's word that a message was handled.
@@ -176,10 +182,28 @@ class Deliveries:
     def _answered(self, connection: Connection, delivery_id: str) -> asyncio.Future[None]:
         pushed = self._pushed.get(connection, {}).pop(delivery_id, None)
         if pushed is None or not pushed.start() or pushed.answered.done():
-            raise _not_in_hand(delivery_id)
+            raise self._not_in_hand(connection, delivery_id)
         return pushed.answered
 
+    def _occupy(self, connection: Connection, subscription_id: str, delivery_id: str) -> None:
+        """Give a member of a pool nothing more in the place of a message that it has said nothing about in time."""
+        subscription = self._subscriptions.get(connection, {}).get(subscription_id)
+        if subscription is not None and subscription.pool is not None:
+            subscription.pool.occupy(subscription)
+            self._overdue[connection][delivery_id] = subscription
+
+    def _not_in_hand(self, connection: Connection, delivery_id: str) -> NotFound:
+        """Return the answer to who speaks too late, and let it have other messages again."""
+        late = self._overdue.get(connection, {}).pop(delivery_id, None)
+        if late is not None and late.pool is not None:
+            late.pool.give_back(late)
+        return NotFound(
+            f"no delivery {delivery_id} is in hand: it was answered, or took longer than the handler timeout",
+            what=delivery_id,
+        )
+
     def _leave(self, connection: Connection) -> None:
+        self._overdue.pop(connection, None)
         for subscription in self._subscriptions.pop(connection, {}).values():
             subscription.end()
         for pushed in reversed(self._pushed.pop(connection, {}).values()):  # so that the oldest is first in line
@@ -328,13 +352,6 @@ class _Push:
             await self._deliveries.push(self._connection, self.subscription_id, envelope, starts=self.keeps_time)
         except RelayError as error:  # too large for a frame
             raise ConsumerFailed(error.message) from error
-
-
-def _not_in_hand(delivery_id: str) -> NotFound:
-    return NotFound(
-        f"no delivery {delivery_id} is in hand: it was answered, or took longer than the handler timeout",
-        what=delivery_id,
-    )
 
 
 def _size(envelope: Envelope) -> int:

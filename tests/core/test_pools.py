@@ -523,6 +523,28 @@ async def test_where_others_have_the_message_and_no_member_is_left_that_is_a_fai
     assert "it has left, and nobody else is there" in found.reason
 
 
+async def test_what_nobody_of_several_has_taken_goes_back_in_line(relay: RelayCore, data_dir: Path) -> None:
+    refusing = [Worker(name) for name in ("one", "two", "plain")]
+    subscriptions = [
+        await relay.subscribe(A, worker, queue=queue)
+        for worker, queue in zip(refusing, ("first", "second", None), strict=True)
+    ]
+    (message_id,) = await publish_all(relay, A, [1])
+    await quiet()
+    for worker, subscription in zip(refusing, subscriptions, strict=True):
+        await subscription.close()
+        worker.error = PutBack("not now")
+        worker.end()
+    await relay.idle()
+    assert (files(data_dir, A, "new"), await codes(relay)) == ([message_id], [])
+    assert breaker(relay, A).consecutive_failures == 0
+    taking = Worker(held=False)
+    await relay.subscribe(A, taking, queue="first")
+    await relay.idle()
+    assert taking.ended == [1]
+    assert_depth_is_the_directory(relay, data_dir)
+
+
 _DO = st.sampled_from(["publish", "publish", "publish", "join", "leave", "end", "end", "fail", "put back", "plain"])
 
 
@@ -857,6 +879,15 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(which=st.integers(0, 100))
     def give_back(self, which: int) -> None:
         self.let_go(which)
+        self.turn()
+
+    @rule(which=st.integers(0, 100))
+    def fall_silent(self, which: int) -> None:
+        busy = [one for one in self.members + self.gone if one.has]
+        if busy:
+            member = busy[which % len(busy)]
+            self.pool.occupy(member)  # until it is given back a second time
+            self.pool.give_back(member)
         self.turn()
 
     def let_go(self, which: int) -> None:

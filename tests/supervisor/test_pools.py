@@ -162,6 +162,40 @@ async def test_the_handler_timeout_counts_from_the_start(data_dir: Path) -> None
             assert (letter.code, letter.reason) == (Code.TIMEOUT, "socket client: no answer within 0.1 s")
 
 
+@pytest.mark.parametrize("begun", [False, True], ids=["stopped", "hanging"])
+async def test_a_member_that_says_nothing_in_time_is_given_nothing_more_until_it_does(
+    data_dir: Path, begun: bool
+) -> None:
+    async with a_supervisor(data_dir, IMPATIENT) as supervisor:
+        await supervisor.services.relay.register_endpoint(JOBS)
+        async with a_member(supervisor) as silent:
+            await publish(supervisor, "first", *range(20))
+            delivery, payload = await given(silent)
+            assert payload == "first"
+            if begun:
+                await silent.call("start", deliveryId=delivery)
+            await until(lambda: state(supervisor) == (20, 0, 1) if begun else state(supervisor) == (21, 0, 0))
+            async with a_client(supervisor) as client, client.subscribe(JOBS, queue="workers") as messages:
+                expected = [*range(20)] if begun else ["first", *range(20)]
+                assert [(await anext(messages)).payload for _ in expected] == expected
+            await publish(supervisor, "last")
+            await silent.call("server.ping")
+            assert not silent.notes
+            word = "ack" if begun else "start"
+            assert await silent.refusal(word, deliveryId=delivery) == ("NotFound", "not_found")
+            assert (await given(silent))[1] == "last"
+
+
+async def test_what_neither_of_two_pools_had_begun_goes_back_in_line(supervisor: Supervisor) -> None:
+    async with a_member(supervisor, queue="one") as one, a_member(supervisor, queue="two") as two:
+        await publish(supervisor, 1)
+        for member in (one, two):
+            await given(member)
+            await member.close()
+    await until(lambda: state(supervisor)[1] == 0)
+    assert state(supervisor) == (1, 0, 0)
+
+
 async def test_a_subscription_for_itself_may_promise_that_too(supervisor: Supervisor) -> None:
     async with a_member(supervisor, queue=None) as member:
         await publish(supervisor, 1)
