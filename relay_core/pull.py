@@ -131,7 +131,12 @@ class Pull:
 
     async def _read(self, mailbox: Mailbox, ids: list[str], room: int | None = None) -> list[Envelope]:
         envelopes = []
-        for one in await asyncio.to_thread(_read_waiting, mailbox, ids, room):
+        found, gone = await asyncio.to_thread(_read_waiting, mailbox, ids, room)
+        for message_id in gone:
+            # Claimed meanwhile, and perhaps back; or taken away by other hands, and then it waits no longer.
+            if mailbox.has(message_id) and NEW not in mailbox.maildir.whereabouts(message_id):
+                mailbox.forget(message_id)
+        for one in found:
             if isinstance(one, BadFile):
                 await self._bus.parking.set_aside(mailbox, one)
                 mailbox.forget(one.message_id)
@@ -199,18 +204,20 @@ def _not_claimed(mailbox: Mailbox, message_id: str) -> NotFound:
     return NotFound(f"{message_id} is not claimed in {mailbox.subject}", what=message_id)
 
 
-def _read_waiting(mailbox: Mailbox, message_ids: list[str], room: int | None) -> list[Item | BadFile]:
-    """Return what waits under these ids, as far as there is room. Blocks."""
+def _read_waiting(mailbox: Mailbox, message_ids: list[str], room: int | None) -> tuple[list[Item | BadFile], list[str]]:
+    """Return what waits under these ids, as far as there is room, and the ids under which nothing does. Blocks."""
     found: list[Item | BadFile] = []
+    gone: list[str] = []
     size = 0
     for message_id in message_ids:
         try:
             one = mailbox.read(NEW, message_id)
         except FileNotFoundError:
-            continue  # claimed meanwhile
+            gone.append(message_id)
+            continue
         if isinstance(one, Item):
             size += len(one.data)
             if room is not None and found and size > room:
                 break
         found.append(one)
-    return found
+    return found, gone

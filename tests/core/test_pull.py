@@ -279,6 +279,14 @@ async def test_whoever_waits_learns_of_mail_when_it_comes(relay: RelayCore) -> N
     assert payloads(await relay.inbox(A)) == [1]
 
 
+async def test_what_other_hands_have_taken_away_waits_no_longer(relay: RelayCore, data_dir: Path) -> None:
+    first, second = await publish(relay, 1, 2)
+    (data_dir / "mailboxes" / subject_hash(A) / "new" / f"{first}.json").unlink()
+    assert payloads(await relay.inbox(A)) == [2]
+    assert await relay.wait_inbox(A) == [second]
+    assert_state_is_the_directory(relay, data_dir)
+
+
 async def test_whoever_waits_for_an_answer_learns_of_that_alone(relay: RelayCore) -> None:
     await publish(relay, "before")
     (asked,) = await publish(relay, "question", subject=A)
