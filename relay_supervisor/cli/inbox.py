@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -59,10 +59,10 @@ async def inbox(
     if timeout is not None and not wait:
         raise UsageError("--timeout is for --wait")
     kept = duration(lease, "--lease")
-    longest = duration(timeout, "--timeout").total_seconds() if timeout is not None else None
-    async with _connected(session, wait) as client:
+    over = _deadline(timeout)
+    async with _connected(session, wait, over) as client:
         mail = Mail(client, subject, after, limit or (1 if claim else 50), kept if claim else None)
-        messages = await mail.wait(longest) if wait else await mail.get()
+        messages = await mail.wait(over) if wait else await mail.get()
     now = SystemClock().now_ms()
     rows: list[list[Any]] = [
         [one.id, ago(parse_iso(one.created_at), now), one.sender, payload_text(one.payload)] for one in messages
@@ -75,18 +75,28 @@ async def inbox(
         session.note(f"claimed for {lease}: finish each with 'relay ack {subject} ID' or 'relay fail {subject} ID WHY'")
 
 
+def _deadline(timeout: str | None) -> float | None:
+    """Return the loop's time at which nothing is waited for any more."""
+    if timeout is None:
+        return None
+    return asyncio.get_running_loop().time() + duration(timeout, "--timeout").total_seconds()
+
+
 @asynccontextmanager
-async def _connected(session: Session, wait: bool) -> AsyncIterator[RelayClient]:
+async def _connected(session: Session, wait: bool, over: float | None) -> AsyncIterator[RelayClient]:
     """Connect; whoever is to wait for mail waits for a supervisor, too."""
     from relay_core.errors import SupervisorUnavailable
 
     client = session.new_client()
     try:
-        await client.__aenter__()
+        async with asyncio.timeout_at(over):
+            await client.__aenter__()
     except SupervisorUnavailable as error:
         if not wait or error.code == "other_data_dir":
             raise
         session.note(f"{error.message}; waiting for it")
+    except TimeoutError:
+        raise TimeoutError(f"{client.path} did not answer in time") from None
     try:
         yield client
     finally:
@@ -114,20 +124,23 @@ class Mail:
             ids = [one.id for one in await self._client.inbox(self._subject, self._limit, after=self._after)]
         return await self._client.claim(self._subject, self._limit, lease=self._lease, ids=ids)
 
-    async def wait(self, timeout: float | None) -> list[Envelope]:
+    async def wait(self, over: float | None) -> list[Envelope]:
         """Return what is there once something is; another consumer may be quicker, and then it waits on.
 
         Raises:
             TimeoutError: if nothing came in time.
         """
-        try:
-            async with asyncio.timeout(timeout):
-                while True:
+        from relay_core.errors import SupervisorUnavailable
+
+        while True:
+            try:
+                async with asyncio.timeout_at(over):
                     await self._client.wait_inbox(self._subject, 1, after=self._after)
-                    if messages := await self.get():
-                        return messages
-        except TimeoutError:
-            raise TimeoutError(f"nothing came for {self._subject} in time") from None
+            except TimeoutError:
+                raise TimeoutError(f"nothing came for {self._subject} in time") from None
+            with suppress(SupervisorUnavailable):  # it is waited for as before
+                if messages := await self.get():  # not within the time: what is claimed must be printed
+                    return messages
 
 
 @command(ack_app, examples=["relay ack relay.agent.writer 01KA5Q..."])

@@ -126,6 +126,18 @@ def test_it_waits_for_a_supervisor_that_is_not_there_yet(tmp_path: Path) -> None
         assert ids(end(process)) == [message]
 
 
+def test_a_supervisor_that_is_stopped_is_waited_for_no_longer_than_asked(tmp_path: Path) -> None:
+    with a_relay(tmp_path) as relay:
+        relay.add("relay.agent.early")
+        assert relay.daemon is not None
+        relay.daemon.send(signal.SIGSTOP)
+        try:
+            ran = relay("inbox", "relay.agent.early", "--wait", "--timeout", "50ms", code=5)
+        finally:
+            relay.daemon.send(signal.SIGCONT)
+        assert "did not answer in time" in ran.err, "after the client's own patience it would be another error"
+
+
 def _answers(relay: Relay) -> bool:
     try:
         relay.ask("server.info")
