@@ -10,7 +10,8 @@
    unsubscribes, or when it has not begun it within the handler timeout: `start` is `NotFound` then. The handler
    timeout counts anew from `start`.
 5. A member of a pool that says `start`, and has said nothing in time, is given nothing more in the place of that
-   message until it does: its process may be stopped, or its handler may hang.
+   message until it does, or until it reads again if the message was not even sent: its process may be stopped, or its
+   handler may hang.
 6. `ack` and `fail` are answered once: a delivery that is not in hand any more is `NotFound`.
 """
 
@@ -30,6 +31,7 @@ from relay_core.deadletters import Code
 from relay_core.envelope import Envelope
 from relay_core.errors import Closed, NotFound, RelayError
 from relay_core.frames import MAX_FRAME
+from relay_core.pools import Pool
 from relay_core.subscriptions import Subscription
 from relay_core.tasks import Tasks
 from relay_supervisor.connection import Connection
@@ -188,12 +190,23 @@ class Deliveries:
     def _occupy(self, connection: Connection, subscription_id: str, delivery_id: str) -> None:
         """Give a member of a pool nothing more in the place of a message that it has said nothing about in time."""
         subscription = self._subscriptions.get(connection, {}).get(subscription_id)
-        if subscription is not None and subscription.pool is not None:
-            subscription.pool.occupy(subscription)
+        if subscription is None or (pool := subscription.pool) is None:
+            return
+        pool.occupy(subscription)
+        if delivery_id in self._pushed[connection]:  # else it was not sent, or the word came at the same moment
             self._overdue[connection][delivery_id] = subscription
+        else:
+            self._tasks.start(self._give_back_later(connection, pool, subscription), name="wait for a reader")
+
+    @staticmethod
+    async def _give_back_later(connection: Connection, pool: Pool, member: Subscription) -> None:
+        with suppress(Closed):
+            await connection.drained()
+        pool.give_back(member)
 
     def _not_in_hand(self, connection: Connection, delivery_id: str) -> NotFound:
         """Return the answer to who speaks too late, and let it have other messages again."""
+        self._pushed.get(connection, {}).pop(delivery_id, None)  # it may be about to be overdue: nothing more will come
         late = self._overdue.get(connection, {}).pop(delivery_id, None)
         if late is not None and late.pool is not None:
             late.pool.give_back(late)

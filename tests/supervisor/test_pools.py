@@ -186,6 +186,23 @@ async def test_a_member_that_says_nothing_in_time_is_given_nothing_more_until_it
             assert (await given(silent))[1] == "last"
 
 
+async def test_a_member_that_does_not_read_has_all_its_room_when_it_does(data_dir: Path) -> None:
+    config = {**UNLIMITED, "dispatch": {"handlerTimeoutMs": 500}}
+    async with a_supervisor(data_dir, config) as supervisor:
+        await supervisor.services.relay.register_endpoint(JOBS)
+        async with a_member(supervisor, maxInFlight=40) as member:
+            member.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            await publish(supervisor, *([number, "x" * 100_000] for number in range(40)))
+            await until(lambda: state(supervisor) == (0, 40, 0))
+            await until(lambda: state(supervisor) == (40, 0, 0))  # some were sent, and the rest could not be
+            member.writer.transport.resume_reading()  # type: ignore[attr-defined]
+            begun: set[int] = set()
+            while len(begun) < 40:  # all of them at the same time: nothing is answered
+                delivery, (number, _) = await given(member)
+                if "result" in await member.answer(member.ask("start", deliveryId=delivery)):
+                    begun.add(number)
+
+
 async def test_what_neither_of_two_pools_had_begun_goes_back_in_line(supervisor: Supervisor) -> None:
     async with a_member(supervisor, queue="one") as one, a_member(supervisor, queue="two") as two:
         await publish(supervisor, 1)
