@@ -14,7 +14,8 @@
 7. A member that let a message's time pass without a word is not free again by that (`occupy`): it would be given the
    same message once more, and again, while the others are busy with the rest.
 8. Who needs members of several pools takes them in the order of the pools' names, so that no two wait for each other,
-   and lets go of each as soon as that one is through.
+   and lets go of each as soon as that one is through. A member that is taken waits idle for those that are not free:
+   who held nothing meanwhile would starve beside mailboxes that need one pool alone.
 
 Failure cases:
 
@@ -107,7 +108,8 @@ class Pool:
         heard = listeners()
         if self._stopped or not self._is_heard_by(heard):
             return None
-        free = [member for member in self._free if member in heard]
+        here = set(heard)
+        free = [member for member in self._free if member in here]
         if free:
             return self._give(min(free, key=self._in_hand.__getitem__))
         asking = _Asking(listeners)
