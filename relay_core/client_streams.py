@@ -11,8 +11,8 @@
    holding up its mailbox. The supervisor is told of the end before it is told that the last message was handled:
    it must not send one more.
 5. A stream that shares a queue asks by `start` before the caller sees a message, and waits for the answer: what has
-   not been begun is the supervisor's, which may have given it to another member meanwhile. So nothing is refused at
-   the end, and nothing is begun twice, whoever dies.
+   not been begun is the supervisor's, which may have given it to another member meanwhile. What is asked for at the end
+   is given back. So nothing is refused then, and nothing is begun twice, whoever dies.
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ class MessageStream(Stream):
             self.fail(_describe(self._error))
         asked, self._asked = self._asked, None
         if asked is not None:  # it is begun for the supervisor, and for nobody here
-            link.notify("fail", {"deliveryId": asked.message.delivery_id, "reason": _CLOSED})
+            link.notify("fail", {"deliveryId": asked.message.delivery_id, "reason": _CLOSED, "putBack": True})
         while self._notes:
             self._refuse(link, self._notes.popleft())
         return ended

@@ -257,7 +257,8 @@ class SubscribeParams(PatternParams):
     starts: bool = False
     """A promise to say `start` before a delivery is begun, and to leave it alone if the answer is an error. What was
     not begun when the client goes away, or within the handler timeout, is offered again instead of being parked. The
-    handler timeout of what was begun counts from `start`."""
+    handler timeout of what was begun counts from `start`. A member of a queue that says nothing about a delivery in
+    time is given no other in its place until it does."""
 
 
 class Subscribed(Result):
@@ -286,6 +287,8 @@ class FailDeliveryParams(DeliveryParams):
 
     reason: str
     """For whoever reads the dead letter."""
+    put_back: bool = False
+    """Nobody has begun it after all: it is offered again instead of being parked."""
 
 
 # Pull consumers, endpoints, signals

@@ -173,13 +173,13 @@ class Deliveries:
         """
         self._answered(connection, delivery_id).set_result(None)
 
-    def fail(self, connection: Connection, delivery_id: str, reason: str) -> None:
-        """Take a client's word that a message could not be handled.
+    def fail(self, connection: Connection, delivery_id: str, reason: str, *, put_back: bool = False) -> None:
+        """Take a client's word that a message could not be handled, or was not begun after all.
 
         Raises:
             NotFound: if it has no such delivery in hand.
         """
-        self._answered(connection, delivery_id).set_exception(ConsumerFailed(reason))
+        self._answered(connection, delivery_id).set_exception((PutBack if put_back else ConsumerFailed)(reason))
 
     def _answered(self, connection: Connection, delivery_id: str) -> asyncio.Future[None]:
         pushed = self._pushed.get(connection, {}).pop(delivery_id, None)

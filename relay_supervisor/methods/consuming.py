@@ -53,7 +53,7 @@ def ack(services: Services, connection: Connection, params: DeliveryParams) -> D
 
 def fail(services: Services, connection: Connection, params: FailDeliveryParams) -> Done:
     """Take the client's word that a message could not be handled."""
-    services.deliveries.fail(connection, params.delivery_id, params.reason)
+    services.deliveries.fail(connection, params.delivery_id, params.reason, put_back=params.put_back)
     return Done()
 
 

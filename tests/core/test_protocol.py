@@ -194,7 +194,7 @@ class TestTable:
             ("inbox.fail", {"subject", "id", "reason"}, set()),
             ("subscribe", {"pattern"}, {"maxInFlight", "queue", "starts"}),
             ("ack", {"deliveryId"}, set()),
-            ("fail", {"deliveryId", "reason"}, set()),
+            ("fail", {"deliveryId", "reason"}, {"putBack"}),
             ("deadletters.list", set(), {"filter", "limit", "cursor"}),
             ("server.info", set(), set()),
         ],

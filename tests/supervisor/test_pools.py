@@ -292,6 +292,22 @@ async def test_a_step_that_is_cancelled_while_it_asks_loses_nothing(supervisor: 
     await until(lambda: state(supervisor) == (0, 0, 0))
 
 
+async def test_a_stream_that_is_closed_while_it_asks_gives_that_message_back(supervisor: Supervisor) -> None:
+    async with a_client(supervisor) as client:
+        async with client.subscribe(JOBS, queue="workers") as messages:
+            await publish(supervisor, 1)
+            await until(lambda: messages._notes)
+            async with asyncio.TaskGroup() as group:
+                step = group.create_task(messages.__anext__())
+                await asyncio.sleep(0)
+                assert messages._asked is not None
+                step.cancel()
+        await until(lambda: state(supervisor)[1] == 0)
+        assert state(supervisor) == (1, 0, 0)
+        async with client.subscribe(JOBS, queue="workers") as messages:
+            assert (await anext(messages)).payload == 1
+
+
 async def test_a_bad_queue_is_refused_as_in_process(supervisor: Supervisor) -> None:
     async with a_client(supervisor) as client:
         with pytest.raises(InvalidSubject, match="a queue is named by letters") as raised:
