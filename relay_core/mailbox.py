@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Protocol
 
 from relay_core.delivery import Delivery, Status, stored_delivery
@@ -247,7 +248,7 @@ class Mailbox:
                 arrival.set_result(None)
 
     def put_back(self, item: Item) -> bool:
-        """Put a claimed message that was not begun back at the head of the line; return False if it cannot be.
+        """Put a claimed message that was not begun back at its place in line; return False if it cannot be.
 
         Raises:
             OSError: if the disk refuses; the message stays claimed.
@@ -256,7 +257,8 @@ class Mailbox:
             return False
         del self.claimed[item.id]
         self._known.add(item.id)
-        self._waiting.appendleft(item.id)
+        ahead = takewhile(lambda waiting: waiting < item.id, self._waiting)  # older ones that were put back before it
+        self._waiting.insert(sum(1 for _ in ahead), item.id)
         item.probe = False
         item.delivery.status = Status.NEW
         # Whatever it takes of the memory: who waits for its outcome is known to this item only.

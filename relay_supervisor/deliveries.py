@@ -117,7 +117,7 @@ class Deliveries:
         if subscription is None:
             raise NotFound(f"this connection has no subscription {subscription_id}", what=subscription_id)
         subscription.end()
-        for pushed in reversed(self._pushed.get(connection, {}).values()):  # so that the oldest is first in line
+        for pushed in self._pushed.get(connection, {}).values():
             if pushed.subscription_id == subscription_id:
                 pushed.take_back("the consumer has unsubscribed")
 
@@ -219,7 +219,7 @@ class Deliveries:
         self._overdue.pop(connection, None)
         for subscription in self._subscriptions.pop(connection, {}).values():
             subscription.end()
-        for pushed in reversed(self._pushed.pop(connection, {}).values()):  # so that the oldest is first in line
+        for pushed in self._pushed.pop(connection, {}).values():
             pushed.take_back(_GONE)
             if not pushed.answered.done():
                 pushed.answered.set_exception(ConsumerDisconnected(_GONE))

@@ -121,6 +121,18 @@ class TestOrder:
         assert box.put_back(item)
         assert claimed(box) == [1, 2]
 
+    @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+    def test_what_is_put_back_is_in_line_as_before_whoever_was_first(
+        self, box: Mailbox, order: tuple[int, ...]
+    ) -> None:
+        put(box, 1, 2, 3, 4)
+        taken = [box.claim_next() for _ in range(3)]
+        for one in order:
+            item = taken[one]
+            assert isinstance(item, Item)
+            assert box.put_back(item)
+        assert claimed(box) == [1, 2, 3, 4]
+
     def test_a_start_finds_everything_oldest_first(self, box: Mailbox, tmp_path: Path) -> None:
         put(box, 5, 3, 4)
         box.maildir.write_failed(message_id(9), b"{}")

@@ -186,6 +186,18 @@ async def test_a_member_that_says_nothing_in_time_is_given_nothing_more_until_it
             assert (await given(silent))[1] == "last"
 
 
+async def test_what_is_not_begun_in_time_goes_back_in_order(data_dir: Path) -> None:
+    async with a_supervisor(data_dir, IMPATIENT) as supervisor:
+        await supervisor.services.relay.register_endpoint(JOBS)
+        async with a_member(supervisor, maxInFlight=4) as silent:
+            await publish(supervisor, *range(6))
+            for _ in range(4):
+                await given(silent)
+            await until(lambda: state(supervisor) == (6, 0, 0))
+            async with a_client(supervisor) as client, client.subscribe(JOBS, queue="workers") as messages:
+                assert [(await anext(messages)).payload for _ in range(6)] == [*range(6)]
+
+
 async def test_a_member_that_does_not_read_has_all_its_room_when_it_does(data_dir: Path) -> None:
     config = {**UNLIMITED, "dispatch": {"handlerTimeoutMs": 500}}
     async with a_supervisor(data_dir, config) as supervisor:
