@@ -64,6 +64,8 @@ def guarded(name: str, body: Callable[[], int | None]) -> int:
             raise
         code, text = explain(error)
         say(f"{name}: {text}")
+        if isinstance(error, OSError):  # it may have been stdout's
+            discard_stdout()
         return code
 
 
