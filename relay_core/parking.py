@@ -121,5 +121,5 @@ class Parking:
         await self._commits.commit(change)
         error = change.failure(0)
         if error is not None:
-            logger.error("%s could not be parked (%s): it stays in cur/ for the next start", message_id, error)
+            logger.error("%s could not be parked (%s): what there is of it stays where it is", message_id, error)
         return error

@@ -62,8 +62,6 @@ PROTOCOL_VERSION = 1
 MAX_BATCH = 1000
 MAX_PAGE = 1000
 
-MAX_DESCRIPTION = 300
-
 M = TypeVar("M", bound=WireModel)
 
 
@@ -73,8 +71,8 @@ def _one_line(text: str) -> str:
     return text
 
 
-Line = Annotated[str, AfterValidator(_one_line)]
-"""A text of one line, for listings."""
+Description = Annotated[str, Field(max_length=300), AfterValidator(_one_line)]
+"""What an agent is good at, in one line."""
 Limit = Annotated[int, Field(ge=1, le=MAX_PAGE)]
 
 
@@ -401,9 +399,9 @@ class SignalParams(Params):
 class AddAgentParams(SubjectParams):
     """An agent to add."""
 
-    description: Annotated[Line, Field(max_length=MAX_DESCRIPTION)] | None = None
+    description: Description | None = None
     """What it can be asked for: the other agents read it."""
-    cwd: Annotated[Line, Field(max_length=4096)] | None = None
+    cwd: Annotated[str, Field(max_length=4096), AfterValidator(_one_line)] | None = None
     """Where it works."""
 
 

@@ -44,6 +44,7 @@ from relay_core.replay_run import Answer, ReplayRun
 from relay_core.results import PublishResult, Reason
 from relay_core.subjects import is_pattern
 
+_PLAN_ANEW = "make one with plan_replay or 'relay dlq plan'"
 _KEPT = 100
 _KEPT_ITEMS = 300_000
 """Of all plans together, but for the newest."""
@@ -89,7 +90,7 @@ class Replays:
         run = self._runs.get(plan_id)
         plan = run.plan if run is not None else self._plans.get(plan_id)
         if plan is None:
-            raise NotFound(f"no replay plan {plan_id}: make one with plan_replay", what=plan_id)
+            raise NotFound(f"no replay plan {plan_id}: {_PLAN_ANEW}", what=plan_id)
         return plan
 
     def start(self, plan_id: str, *, rate: float | None = None, canary: bool = False) -> ReplayRun:
@@ -104,7 +105,7 @@ class Replays:
             raise ValueError(f"a rate must be above 0 messages a second, not {rate}")
         plan = self._plans.pop(plan_id, None)
         if plan is None:
-            why = "it has been run already" if plan_id in self._runs else "make one with plan_replay"
+            why = "it has been run already" if plan_id in self._runs else _PLAN_ANEW
             raise NotFound(f"no replay plan {plan_id}: {why}", what=plan_id)
         run = ReplayRun(self, self._bus, plan, rate=rate, canary=canary)
         self._runs[plan_id] = run

@@ -16,10 +16,10 @@ import logging
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, ClassVar, Self
+from typing import ClassVar, Self
 
 import orjson
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from relay_core.clock import Clock, Timer, call_later
 from relay_core.core import RelayCore
@@ -28,7 +28,7 @@ from relay_core.files import atomic_write, storage_error
 from relay_core.model import WireModel
 from relay_core.operations import AgentState
 from relay_core.places import agent_token_name
-from relay_core.protocol import MAX_DESCRIPTION, Line
+from relay_core.protocol import Description
 from relay_core.subjects import subject_hash, validate_subject
 from relay_supervisor.connection import Connection
 from relay_supervisor.identity import REPLY_PREFIX
@@ -46,7 +46,7 @@ class Agent(WireModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     subject: str
-    description: Annotated[Line, Field(max_length=MAX_DESCRIPTION)] | None = None
+    description: Description | None = None
     cwd: str | None = None
     last_seen: int | None = None
 

@@ -151,12 +151,12 @@ class Dashboard(App[None]):
 
     @property
     def view(self) -> View:
-        """The screen that is looked at."""
-        return self._views[self.where]
+        """The screen that stands on the terminal."""
+        return self._views[str(self.desk.query_one(ContentSwitcher).current)]
 
     @property
     def where(self) -> str:
-        """The name of the screen that is looked at: the one that was asked for, unless nobody is there to tell of."""
+        """The name of the screen to look at: the one that was asked for, unless nobody is there to tell of."""
         is_alone = hasattr(self, "store") and self.store.link == "absent" and self.demo is None
         return NOBODY if is_alone else self._current
 
@@ -169,7 +169,7 @@ class Dashboard(App[None]):
         await self._show()
         self.draw()
         if argument is not None and self.where == name:
-            self._try(lambda: self.view.opened(argument), f"{name} {argument}")
+            self._try(lambda: self._views[name].opened(argument), f"{name} {argument}")
 
     def _paint_title(self) -> None:
         """Have the new title on the terminal now: a key is answered before a whole screen is made.
@@ -336,7 +336,7 @@ class Dashboard(App[None]):
                 self.tell(f"{what.name}: no supervisor is running", "warning")
                 return
         await self._show()
-        owner: Any = self if what.where == EVERYWHERE else self.view
+        owner: Any = self if what.where == EVERYWHERE else self._views[what.where]
         method = getattr(owner, what.method)
         done = self._try(lambda: method(argument) if what.argument is not None else method(), what.title)
         if asyncio.iscoroutine(done):
@@ -365,7 +365,7 @@ class Dashboard(App[None]):
         from relay_tui.help import help_lines
 
         width = int(self.size.width * 0.9) - 6
-        self.push_screen(Reader(f"Help: {self.where}", help_lines(self.view, self.registry, width)))
+        self.push_screen(Reader(f"Help: {self.view.NAME}", help_lines(self.view, self.registry, width)))
 
     @action("pause", "Pause the display, or go on", "p", label="pause")
     def pause(self) -> None:
@@ -442,7 +442,7 @@ class Dashboard(App[None]):
 
     def focus_view(self) -> None:
         """Give the keys to the screen that is looked at."""
-        if self.where in self._views:
+        if self._views:
             self.desk.set_focus(self.view.first_focus)
 
     def copy(self, text: str, what: str) -> None:

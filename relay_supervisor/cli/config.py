@@ -19,7 +19,7 @@ async def show_config(session: Session) -> None:
     state = await session.client.config()
 
     def lines() -> Iterator[str]:
-        yield f"from {safe(state.path)}"
+        yield f"defaults, and what {safe(state.path)} says"
         if state.problem:
             yield paint(f"! the file that is there is not in force: {safe(state.problem)}", "red")
         yield from _flat(state.config, "")

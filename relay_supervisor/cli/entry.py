@@ -62,9 +62,11 @@ def guarded(name: str, body: Callable[[], int | None]) -> int:
     except Exception as error:
         if os.environ.get("RELAY_DEBUG"):
             raise
+        from relay_core.files import is_full
+
         code, text = explain(error)
         say(f"{name}: {text}")
-        if isinstance(error, OSError):  # it may have been stdout's
+        if isinstance(error, OSError) and is_full(error):  # it may be the disk behind stdout
             discard_stdout()
         return code
 

@@ -56,7 +56,8 @@ class Nobody(View):
         self.dashboard.tell(f"starting; its log is {log}")
         why = await why_it_ended(process, log, self.client)
         if why is not None:
-            self.dashboard.tell(f"the supervisor did not start: {why}", "error")
+            reason = why.removeprefix("cannot start: ")
+            self.dashboard.tell(f"the supervisor did not start: {reason}", "error")
 
     @action("demo", "Look at a demo: a supervisor of its own with living traffic", "D", label="demo")
     def open_demo(self) -> None:

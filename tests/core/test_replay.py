@@ -280,7 +280,7 @@ async def test_a_message_that_never_was_a_dead_letter_is_not_found(relay: RelayC
 
 @pytest.mark.parametrize("plan_id", [UNKNOWN_ID, "nonsense"])
 async def test_an_unknown_plan_is_not_found(relay: RelayCore, plan_id: str) -> None:
-    with pytest.raises(NotFound, match="make one with plan_replay"):
+    with pytest.raises(NotFound, match="make one with plan_replay or 'relay dlq plan'"):
         await relay.run_replay(plan_id)
     with pytest.raises(NotFound):
         relay.replays.run(plan_id)

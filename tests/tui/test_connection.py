@@ -87,7 +87,7 @@ async def test_a_supervisor_that_does_not_start_says_why(tmp_path: Path) -> None
     async with a_dashboard(None, socket=tmp_path / "s", data_dir=tmp_path) as desk:
         await desk.until("No supervisor is running")
         await desk.press("S")
-        await desk.until("did not start: FileExistsError")
+        await desk.until("did not start: cannot use")
 
 
 async def test_a_socket_on_which_nobody_answers_is_told_as_such(tmp_path: Path) -> None:

@@ -89,6 +89,7 @@ async def test_a_run_whose_supervisor_has_been_started_anew_is_not_waited_for(tm
         await desk.press("J", "G")
         await desk.until("metrics")
         await desk.press("N")
+        await desk.until("metrics is running")  # from here on it is followed
         await desk.until("◐ running")
         async with asyncio.TaskGroup() as group:
             # It breaks the run off as it stops, which the dashboard may be told in time, for a few seconds.
@@ -106,6 +107,7 @@ async def test_a_run_whose_supervisor_stays_away_is_not_waited_for(tmp_path: Pat
         await desk.press("J", "G")
         await desk.until("metrics")
         await desk.press("N")
+        await desk.until("metrics is running")  # from here on it is followed
         await desk.until("◐ running")
         await supervisor.__aexit__(None, None, None)
         await desk.until("STALE")
@@ -119,6 +121,7 @@ async def test_another_job_is_run_while_one_is_under_way(tmp_path: Path) -> None
         await desk.press("J", "G")
         await desk.until("metrics")
         await desk.press("N")
+        await desk.until("metrics is running")  # from here on it is followed
         await desk.until("◐ running")
         await desk.press("g", "N")
         await desk.until("expire has ended well")
