@@ -220,7 +220,9 @@ def segments(directory: Path) -> list[tuple[int, Path]]:
 def read_segment(sequence: int, path: Path) -> Iterator[dict[str, Any]]:
     """Yield a segment's transactions up to the first bad line."""
     with path.open("rb") as file:
-        for line in file:
+        # Up to the zeros that lines to come will overwrite: to read 16 MB of them was half of a start.
+        while file.peek(1)[:1] not in (b"", b"\0"):
+            line = file.readline()
             try:
                 body = line[9:-1]
                 if line[-1:] != b"\n" or int(line[:8], 16) != crc32(body, sequence):
