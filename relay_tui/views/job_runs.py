@@ -66,9 +66,8 @@ async def _follow(view: View, job: JobState, started: JobRun, then: Callable[[],
     """Tell how a run went, once it has ended."""
     dashboard, name = view.dashboard, clean(job.name)
     ended = await _end_of(view, job, started)
-    if ended is None:
-        why = "the supervisor was started anew" if view.store.is_live else "the supervisor stays away"
-        dashboard.tell(f"{name}: {why}; what became of the run is not known", "warning")
+    if isinstance(ended, str):
+        dashboard.tell(f"{name}: {ended}; what became of the run is not known", "warning")
     elif ended.outcome == "ok":
         counts = ", ".join(f"{number(count)} {what}" for what, count in ended.counts.items())
         dashboard.tell(f"{name} has ended well in {took(ended)}{': ' + counts if counts else ''}")
@@ -77,21 +76,21 @@ async def _follow(view: View, job: JobState, started: JobRun, then: Callable[[],
     else:
         word = (ended.outcome or "").replace("_", " ")
         dashboard.tell(f"{name} {word}: {ended.error or 'J shows what it has printed'}", "error")
-    if ended is not None and then is not None:
+    if isinstance(ended, JobRun) and then is not None:
         await then()
 
 
-async def _end_of(view: View, before: JobState, started: JobRun) -> JobRun | None:
-    """Return how a run went, once the state says so, whatever is on the screen; None if nobody will tell."""
+async def _end_of(view: View, before: JobState, started: JobRun) -> JobRun | str:
+    """Return how a run went, once the state says so, whatever is on the screen; or why nobody will tell."""
     while view.store.is_live or view.store.silent_secs() < _AWAY_SECS:
         state = view.store.state
         now = state.jobs.get(before.name)
         if now is not None and not now.running and now.last is not None and now.last != before.last:
             return now.last
         if (now is None or (now.last is None and not now.running)) and state.at > started.started_at:
-            return None
+            return "the supervisor was started anew"
         await asyncio.sleep(_LOOK_SECS)
-    return None
+    return "the supervisor stays away"
 
 
 def outcome(job: JobState, now_ms: int) -> Piece:
