@@ -101,8 +101,8 @@ async def test_a_socket_on_which_nobody_answers_is_told_as_such(tmp_path: Path) 
         async with server, a_dashboard(None, socket=f"{place}/s") as desk:
             await desk.until("the supervisor does not answer")
             assert "calm" not in desk.text()
-        for writer in accepted:
-            writer.close()
+            for writer in accepted:
+                writer.close()  # from Python 3.12 on, a server waits for that
 
 
 async def test_what_answers_nonsense_is_not_followed(tmp_path: Path) -> None:
