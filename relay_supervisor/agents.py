@@ -25,7 +25,7 @@ from relay_core.clock import Clock, Timer, call_later
 from relay_core.core import RelayCore
 from relay_core.errors import ConfigError, InvalidSubject, NotFound
 from relay_core.files import atomic_write, storage_error
-from relay_core.model import WireModel
+from relay_core.model import WireModel, first_problem
 from relay_core.operations import AgentState
 from relay_core.places import agent_token_name
 from relay_core.protocol import Description
@@ -223,9 +223,7 @@ def read_agents(path: Path) -> list[Agent]:
     except FileNotFoundError:
         return []
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise ValueError(f"{path}: {': '.join(filter(None, [where, first['msg']]))}") from error
+        raise ValueError(": ".join(filter(None, [str(path), *first_problem(error)]))) from error
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror}") from error
 

@@ -37,6 +37,7 @@ from relay_core.clock import Clock, iso
 from relay_core.config import explain_unknown
 from relay_core.errors import ConfigError, InvalidSubject, NotFound
 from relay_core.files import atomic_write
+from relay_core.model import first_problem
 from relay_core.operations import TokenInfo
 from relay_core.subjects import validate_subject
 
@@ -264,9 +265,8 @@ def _parse_token(number: int, entry: Any) -> _Known:
         info = TokenInfo.model_validate(entry, strict=True, by_alias=True, by_name=False)
         check_pattern(info.pattern)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise ValueError(f"token {number}: {where}: {first['msg']}") from error
+        where, problem = first_problem(error)
+        raise ValueError(f"token {number}: {where}: {problem}") from error
     except InvalidSubject as error:
         raise ValueError(f"token {number}: {error.message}") from error
     return _Known(digest, info)

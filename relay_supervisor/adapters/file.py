@@ -30,6 +30,7 @@ from relay_core.bindings import Binding
 from relay_core.config import explain_unknown
 from relay_core.errors import ConfigError, NotFound
 from relay_core.files import atomic_write
+from relay_core.model import first_problem
 from relay_core.subjects import adapter_subject, is_subject
 
 _FILE_KEYS = ["adapters", "bindings"]
@@ -156,9 +157,8 @@ def _read_bindings(found: Any, problems: list[str]) -> tuple[Binding, ...]:
         try:
             bindings.append(Binding.model_validate(one))
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            where = ".".join(str(part) for part in first["loc"])
-            text = f"{where}: {first['msg'].removeprefix('Value error, ')}" if where else "it must be an object"
+            where, problem = first_problem(error)
+            text = f"{where}: {problem}" if where else "it must be an object"
             problems.append(f"binding #{place} is left out: {text}")
     return tuple(bindings)
 
