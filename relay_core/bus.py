@@ -4,6 +4,8 @@ Start: lock the data directory → read the configuration → complete what the 
 (journal, then ``cur/``) → index → event log → commits → watchers → background check of the index.
 Stop, in reverse: nothing new begins, what is under way gets a moment, everything written is made
 to last. A start that fails halfway undoes what it had done.
+
+The module is long because it is that one order: every part is made, started and joined to the others here.
 """
 
 from __future__ import annotations

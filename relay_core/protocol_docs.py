@@ -4,6 +4,8 @@
 2. What a field means is the text below it in the source. pydantic could collect these texts itself, but would read
    every source file at every import to do so; here they are read when the page is made.
 3. The examples are run by a test, as they stand on the page, against a real supervisor.
+
+The module is long because a good third of it is the page's own prose and examples, in their order.
 """
 
 from __future__ import annotations
