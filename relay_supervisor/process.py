@@ -1,7 +1,8 @@
 """The supervisor as a process: logs, signals, the service manager, and what it exits with.
 
 1. SIGTERM or SIGINT: stop, finishing what is in flight; exit 0. A second one: exit at once.
-2. SIGHUP: read the operator's files again.
+2. SIGHUP: read the operator's files again. While it starts, the files are being read anyway; once it stops, SIGHUP is
+   ignored, and a reload under way ends before anything that it uses is closed.
 3. The service manager is told when it is ready, reloading and stopping, and that it is alive: from the event loop,
    so that a loop that hangs is noticed.
 4. A start that fails says why in one line and exits 1; nothing of it stays.
@@ -49,9 +50,9 @@ def run(data_dir: Path | None, socket: Path | None) -> NoReturn:
 
 async def _serve(data_dir: Path | None, socket: Path | None, vault: Vault) -> int:
     supervisor = Supervisor(data_dir, socket, vault=vault)
-    tasks = Tasks()
+    tasks, reloads = Tasks(), Tasks()
     notifier = Notifier()
-    _listen_for_signals(supervisor, tasks, notifier)
+    _listen_for_signals(supervisor, reloads, notifier)
     try:
         async with supervisor:
             info = supervisor.services.info()
@@ -70,9 +71,11 @@ async def _serve(data_dir: Path | None, socket: Path | None, vault: Vault) -> in
             tasks.start(_stay_alive(supervisor, notifier), name="watchdog")
             await supervisor.stopping.wait()
             logger.info("stopping")
+            await reloads.close()
             notifier.stopping()
         await tasks.close()
     except RelayError as error:
+        await reloads.close()
         await tasks.close()
         logger.error("cannot start: %s", error.message)
         return 1
@@ -80,7 +83,7 @@ async def _serve(data_dir: Path | None, socket: Path | None, vault: Vault) -> in
     return 0
 
 
-def _listen_for_signals(supervisor: Supervisor, tasks: Tasks, notifier: Notifier) -> None:
+def _listen_for_signals(supervisor: Supervisor, reloads: Tasks, notifier: Notifier) -> None:
     loop = asyncio.get_running_loop()
 
     def stop(number: int) -> None:
@@ -92,8 +95,8 @@ def _listen_for_signals(supervisor: Supervisor, tasks: Tasks, notifier: Notifier
         loop.add_signal_handler(number, stop, number)
 
     def reload() -> None:
-        if hasattr(supervisor, "services"):  # else it is starting: the files are just being read
-            tasks.start(_reload(supervisor, notifier), name="reload")
+        if hasattr(supervisor, "services") and not supervisor.stopping.is_set():
+            reloads.start(_reload(supervisor, notifier), name="reload")
 
     loop.add_signal_handler(signal.SIGHUP, reload)
 
