@@ -287,7 +287,8 @@ async def traffic(socket: Path, rate: int) -> None:
         print("ready", flush=True)
         subjects = cycle(ENDPOINTS)
         begin, sent = perf_counter(), 0
-        while os.getppid() != 1:
+        parent = os.getppid()
+        while os.getppid() == parent:
             due = int((perf_counter() - begin) * rate) - sent
             batch = [
                 {"subject": next(subjects), "payload": floor.PAYLOAD, "sender": f"relay.agent.client-{n % 5}"}

@@ -1,10 +1,13 @@
 """The project's one test command: `python3 -m tests [--setup | --quick] [-- pytest arguments]`.
 
+`python3 -m tests NAME ...` runs the package `tests.NAME` instead, after the same set-up, if it has a `__main__`.
+
 1. Only the standard library is imported: on a fresh checkout nothing else is there yet.
 2. `.venv` is made from nothing, and made again only when pyproject.toml, Python or the checkout's place has
    changed. A set-up that was interrupted leaves no stamp, so the next run starts over.
 3. Every static check runs, mypy beside the others, and all that failed are named; the tests run only once none has.
-4. pytest takes this process over, so that its closing line is the last one and its exit code is ours.
+4. All of it runs in a child process (tests/keeper.py). Whatever ends this command, no process and no temporary
+   directory of it is left. pytest's closing line is the last one, and its exit code is ours.
 """
 
 from __future__ import annotations
@@ -16,10 +19,13 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import venv
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+from tests.keeper import keep
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
@@ -40,19 +46,28 @@ FIRST_CHECKS: dict[str, list[str | Path]] = {"collection": [PYTHON, "-m", "pytes
 
 
 def main() -> None:
-    """Set up, check, and become pytest."""
+    """Do what the arguments ask for, and leave nothing behind."""
     if sys.version_info < (3, 11):  # noqa: UP036 - this is what says so
         sys.exit(f"Relay needs Python 3.11 or newer; this is {sys.version.split()[0]} ({sys.executable})")
-    parser = argparse.ArgumentParser(prog="python3 -m tests", description="Set up .venv, then run every check.")
+    program, arguments = sys.argv[1:2], sys.argv[2:]
+    if program and program[0].isidentifier() and (ROOT / "tests" / program[0] / "__main__.py").exists():
+        keep(lambda: run_program(program[0], arguments))
+    others = sorted(path.parent.name for path in (ROOT / "tests").glob("*/__main__.py"))
+    parser = argparse.ArgumentParser(
+        prog="python3 -m tests",
+        description="Set up .venv, then run every check.",
+        epilog="".join(f"python3 -m tests {name} --help: another program. " for name in others),
+    )
     parts = parser.add_mutually_exclusive_group()
     parts.add_argument("--setup", action="store_true", help="set up .venv, and no more")
     parts.add_argument("--quick", action="store_true", help="static checks, and no test marked slow")
     parser.add_argument("pytest", nargs="*", metavar="-- ARGUMENT", help="arguments for pytest")
     options = parser.parse_args()
+    keep(lambda: run_checks(options))
 
-    os.chdir(ROOT)
-    for name in ("PYTHONHOME", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE"):
-        os.environ.pop(name, None)
+
+def run_checks(options: argparse.Namespace) -> None:
+    """Set up, check, and become pytest."""
     is_new = set_up()
     if options.setup:
         say(f"{VENV} is ready")
@@ -63,11 +78,25 @@ def main() -> None:
     failed = [name for name, passed in verdicts.items() if not passed]
     if failed:
         sys.exit(f"failed: {', '.join(failed)} (pytest was not run)")
-    become_pytest((["-m", "not slow"] if options.quick else []) + options.pytest)
+    # Two for each core: half of the time a test waits for the disk, a timer or the answer of another process.
+    workers = min(8, 2 * (os.cpu_count() or 1))
+    # tests/serial.py says which runs beside which. The shorter the directory, the longer the names below it may be.
+    spread = ["-n", str(workers), "--dist", "loadscope", f"--basetemp={tempfile.gettempdir()}/t"]
+    quick = ["-m", "not slow"] if options.quick else []
+    become("pytest", [*spread, *quick, *options.pytest])
+
+
+def run_program(name: str, arguments: list[str]) -> None:
+    """Set up, and become another program of the tests."""
+    set_up()
+    become(f"tests.{name}", arguments)
 
 
 def set_up() -> bool:
     """Make .venv hold the project, editable, with its development tools; return whether there was anything to do."""
+    os.chdir(ROOT)
+    for name in ("PYTHONHOME", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE"):
+        os.environ.pop(name, None)
     with open(ROOT / "pyproject.toml", "rb") as project:
         fcntl.flock(project, fcntl.LOCK_EX)  # two runs in one checkout must not both build it
         facts = [project.read().decode(), sys.version, sys.base_prefix, str(ROOT), EXTRAS]
@@ -103,13 +132,9 @@ def passes(name: str, command: list[str | Path]) -> bool:
     return not result.returncode
 
 
-def become_pytest(arguments: list[str]) -> None:
-    """Replace this process by pytest."""
-    # Two for each core: half of the time a test waits for the disk, a timer or the answer of another process.
-    workers = min(8, 2 * (os.cpu_count() or 1))
-    # tests/serial.py says which runs beside which.
-    spread = ["-n", str(workers), "--dist", "loadscope"]
-    os.execv(PYTHON, [str(PYTHON), "-m", "pytest", *spread, *arguments])
+def become(module: str, arguments: list[str]) -> None:
+    """Replace this process by a module that is run with the environment's Python."""
+    os.execv(PYTHON, [str(PYTHON), "-m", module, *arguments])
 
 
 def say(text: str) -> None:

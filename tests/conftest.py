@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,13 @@ if TYPE_CHECKING:
     from relay_core.testing import FakeClock
 
 pytest_plugins = ["tests.guards", "tests.serial"]
+
+# What ignores or blocks signals (nohup, &) has its children do so, too. The programs that the tests start take them as
+# usual. With a handler instead of the default, pytest itself goes on as it was told to.
+for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, lambda *_: None)
+signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 # No profile judges by time: a busy machine would fail the test.
 settings.register_profile("dev", deadline=None, suppress_health_check=[HealthCheck.too_slow])

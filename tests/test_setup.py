@@ -41,14 +41,15 @@ def build_editable(directory, settings=None, metadata=None):
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     (tmp_path / "tests").mkdir()
-    shutil.copy(TESTS / "__main__.py", tmp_path / "tests")
+    for name in ("__init__.py", "__main__.py", "keeper.py"):
+        shutil.copy(TESTS / name, tmp_path / "tests")
     (tmp_path / "pyproject.toml").write_text(PROJECT)
     (tmp_path / "backend.py").write_text(BACKEND)
     return tmp_path
 
 
-def set_up(checkout: Path) -> str:
-    command = [sys.executable, str(checkout / "tests"), "--setup"]  # with -m it might be this project's
+def run(checkout: Path, *arguments: str) -> str:
+    command = [sys.executable, "-m", "tests", *arguments]
     environment = {**os.environ, "PIP_NO_INDEX": "1"}
     ran = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=100)
     assert ran.returncode == 0, ran.stderr
@@ -58,8 +59,13 @@ def set_up(checkout: Path) -> str:
 @pytest.mark.slow
 def test_the_environment_is_made_once(checkout: Path) -> None:
     made = checkout / ".venv"
-    setting_up, ready = set_up(checkout).splitlines()
+    setting_up, ready = run(checkout, "--setup").splitlines()
     assert setting_up.startswith(f"setting up {made}")
     assert ready == f"{made} is ready"
     assert subprocess.run([made / "bin/python", "-c", "import toy"], cwd="/", timeout=60).returncode == 0
-    assert set_up(checkout).splitlines() == [ready]
+    assert run(checkout, "--setup").splitlines() == [ready]
+
+    (checkout / "tests" / "other").mkdir()
+    (checkout / "tests" / "other" / "__main__.py").write_text("import sys; print(sys.prefix, sys.argv[1:])")
+    assert run(checkout, "other", "--help", "--", "x") == f"{made} ['--help', '--', 'x']\n"
+    assert "python3 -m tests other --help" in run(checkout, "--help")

@@ -13,9 +13,12 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
+from secrets import token_hex
 from string import ascii_letters
 
 from rich.style import Style
@@ -24,7 +27,7 @@ from textual.strip import Strip
 KEPT = Path(__file__).with_name("frames")
 
 _ID = re.compile(r"\b(01[0-9A-HJKMNP-TV-Z]{8})([0-9A-HJKMNP-TV-Z]{1,16})")
-_PLACE = re.compile(r"/tmp/relay-[a-z0-9_]{8}")
+_PLACE = re.compile(r"/tmp/relay-(?:[a-z0-9_]{8}|[a-f0-9]{4}/[a-f0-9]{3})(?![a-z0-9_])")
 _HEAD = re.compile(r"^=== (.+)\n", re.MULTILINE)
 
 
@@ -57,6 +60,17 @@ def keep_frame(name: str, frame: dict[str, str]) -> None:
     parts = _read(path) | frame
     order = ["lines", *sorted(part for part in parts if part != "lines")]
     path.write_text("".join(f"=== {part}\n{parts[part]}" for part in order), encoding="utf-8")
+
+
+def new_place() -> Path:
+    """Make a directory whose path has always the same length, since it is shown: in the test command's, if there is."""
+    if not re.fullmatch("/tmp/relay-[a-f0-9]{4}", tempfile.gettempdir()):
+        return Path(tempfile.mkdtemp(prefix="relay-", dir="/tmp"))
+    while True:
+        place = Path(tempfile.gettempdir(), token_hex(2)[1:])
+        with suppress(FileExistsError):
+            place.mkdir(mode=0o700)
+            return place
 
 
 def are_written() -> bool:

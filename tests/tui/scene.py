@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -21,6 +20,7 @@ from relay_core.client import RelayClient
 from relay_core.testing import FakeClock
 from relay_supervisor.supervisor import Supervisor
 from tests.supervisor.inside import a_client, a_supervisor, until
+from tests.tui.frames import new_place
 
 NOW = datetime(2036, 11, 14, 9, 30, tzinfo=UTC)
 CONFIG: dict[str, Any] = {
@@ -46,7 +46,7 @@ HOSTILE = "\x1b]0;owned\x07\x1b[2J [@click=app.quit]yes[/] \u202eexe.gpj 你好"
 async def a_scene() -> AsyncIterator[tuple[Supervisor, FakeClock]]:
     """Run a supervisor on which all of it has happened."""
     clock = FakeClock(int(NOW.timestamp() * 1000))
-    home = Path(tempfile.mkdtemp(prefix="relay-", dir="/tmp"))  # a name of known length: it is shown
+    home = new_place()
     try:
         _write_files(home)
         async with a_supervisor(home, CONFIG, clock) as supervisor, a_client(supervisor) as client:

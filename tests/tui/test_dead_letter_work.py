@@ -177,7 +177,7 @@ async def losing_answers(real: Path, method: bytes) -> AsyncIterator[Path]:
             group.create_task(pass_on(reader, back))
             group.create_task(pass_on(there, writer))
 
-    path = Path(tempfile.mkdtemp(prefix="relay-", dir="/tmp")) / "relay.sock"
+    path = Path(tempfile.mkdtemp(prefix="relay-", dir=os.environ.get("TMPDIR", "/tmp"))) / "relay.sock"
     server = await asyncio.start_unix_server(serve, path)
     try:
         yield path

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
 
 import pytest
 from textual.strip import Strip
 
 from tests.tui.desk import Desk, a_dashboard
-from tests.tui.frames import are_written, check_frame, frame_of, keep_frame
+from tests.tui.frames import are_written, check_frame, frame_of, keep_frame, new_place
 from tests.tui.scene import a_scene
 
 SIZES = [(80, 24), (120, 36)]
@@ -48,9 +47,10 @@ async def test_every_screen_looks_as_it_did(size: tuple[int, int], look: str, mo
         await desk.resize(50, 12)
         told += await picture(desk, "too-small", size, look, "a little more room")
     _wish(look, monkeypatch)
-    with tempfile.TemporaryDirectory(prefix="relay-", dir="/tmp") as nowhere:
-        async with a_dashboard(None, size=size, clock=clock, theme=theme, socket=f"{nowhere}/s") as desk:
-            told += await picture(desk, "nobody", size, look, "No supervisor is running")
+    nowhere = new_place()
+    nowhere.rmdir()
+    async with a_dashboard(None, size=size, clock=clock, theme=theme, socket=f"{nowhere}/s") as desk:
+        told += await picture(desk, "nobody", size, look, "No supervisor is running")
     assert not told, "\n\n".join(told)
 
 

@@ -1,0 +1,152 @@
+"""Nothing outlives the test command, whatever ends it, and the tests start from a known state, whoever starts it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.supervisor.cli_runner import until
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a process adopt orphans")
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# It leaves an orphan behind, in another session and deaf to signals, and a directory that cannot be written to.
+WORK = """
+import os, signal, subprocess, sys, tempfile
+from pathlib import Path
+from tests.keeper import keep
+
+STUBBORN = "trap '' HUP INT TERM; cd $TMPDIR; mkdir -m 500 shut; echo $$ > $1; while :; do sleep 1; done"
+
+def work():
+    told = Path(sys.argv[1])
+    subprocess.run(["sh", "-c", 'setsid sh -c "$0" sh "$1" &', STUBBORN, told / "orphan"], check=True)
+    while not (told / "orphan").exists() or not (told / "orphan").read_text():
+        pass
+    numbers = [signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT]
+    status = Path("/proc/self/status").read_text().splitlines()
+    told.joinpath("state").write_text("\\n".join(line for line in status if line.startswith(("SigIgn", "SigBlk"))))
+    told.joinpath("directory").write_text(tempfile.gettempdir())
+    told.joinpath("worker").write_text(str(os.getpid()))
+    told.joinpath("keeper").write_text(str(os.getppid()))
+    ENDING
+
+keep(work)
+"""
+
+WAIT = "signal.pause()"
+
+
+class Run:
+    """The work, under way."""
+
+    def __init__(self, told: Path, ending: str, before: Callable[[], None] | None = None) -> None:
+        self.told = told
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", WORK.replace("ENDING", ending), str(told)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            preexec_fn=before,
+        )
+        until(lambda: (told / "keeper").exists() and self.pid("keeper") > 0)
+
+    def pid(self, name: str) -> int:
+        return int((self.told / name).read_text() or 0)
+
+    def end(self) -> tuple[int, str]:
+        """Return the exit code and the output, once nothing is left."""
+        output, _ = self.process.communicate(timeout=60)
+        for name in ("orphan", "worker", "keeper"):
+            until(lambda name=name: not Path(f"/proc/{self.pid(name)}").exists())  # type: ignore[misc]
+        directory = Path((self.told / "directory").read_text())
+        assert directory.parent == Path("/tmp")
+        until(lambda: not directory.exists())
+        return self.process.returncode, output
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Iterator[Callable[..., Run]]:
+    made: list[Run] = []
+
+    def start(ending: str, before: Callable[[], None] | None = None) -> Run:
+        made.append(Run(tmp_path, ending, before))
+        return made[-1]
+
+    yield start
+    for run in made:
+        if run.process.poll() is None:
+            run.process.kill()
+        run.process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("ending", "code", "output"),
+    [
+        ("pass", 0, ""),
+        ("sys.exit(3)", 3, ""),
+        ("print('a line'); sys.exit('why')", 1, "a line\nwhy\n"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", 139, ""),
+        ("os.execv(sys.executable, [sys.executable, '-c', 'print(1); raise SystemExit(5)'])", 5, "1\n"),
+    ],
+)
+def test_its_end_is_ours(ending: str, code: int, output: str, runs: Callable[..., Run]) -> None:
+    ended, said = runs(ending).end()
+    assert ended == code
+    assert sorted(said.splitlines()) == sorted(output.splitlines())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_a_signal_ends_everything(number: signal.Signals, runs: Callable[..., Run]) -> None:
+    run = runs(WAIT)
+    run.process.send_signal(number)
+    assert run.end()[0] == -number
+
+
+def test_an_interrupt_is_passed_on_and_a_second_one_ends_everything(runs: Callable[..., Run]) -> None:
+    run = runs("""
+    try:
+        signal.pause()
+    except KeyboardInterrupt:
+        told.joinpath("interrupted").touch()
+        signal.pause()
+    """)
+    run.process.send_signal(signal.SIGINT)
+    until((run.told / "interrupted").exists)
+    run.process.send_signal(signal.SIGINT)
+    assert run.end()[0] == -signal.SIGINT
+
+
+@pytest.mark.parametrize(("killed", "code"), [("keeper", 137), ("worker", 137)])
+def test_any_part_of_it_may_be_killed(killed: str, code: int, runs: Callable[..., Run]) -> None:
+    run = runs(WAIT)
+    os.kill(run.pid(killed), signal.SIGKILL)
+    assert run.end()[0] == code
+
+
+def _as_nohup_does() -> None:
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGCHLD])
+
+
+def test_ignored_and_blocked_signals_are_not_handed_down(runs: Callable[..., Run]) -> None:
+    run = runs(WAIT, _as_nohup_does)
+    state = dict(line.split(":\t") for line in (run.told / "state").read_text().splitlines())
+    ignored, blocked = int(state["SigIgn"], 16), int(state["SigBlk"], 16)
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD, signal.SIGTERM):
+        assert not ignored & 1 << number - 1
+        assert not blocked & 1 << number - 1
+    run.process.send_signal(signal.SIGHUP)
+    run.process.send_signal(signal.SIGINT)
+    assert Path(f"/proc/{run.pid('worker')}").exists()
+    run.process.send_signal(signal.SIGTERM)
+    assert run.end()[0] == -signal.SIGTERM
