@@ -92,7 +92,8 @@ def _listen_for_signals(supervisor: Supervisor, reloads: Tasks, notifier: Notifi
         supervisor.stopping.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop, number)
+        # Not add_signal_handler: uvloop may call that twice for one signal if another arrives at the same time.
+        signal.signal(number, lambda number, _: loop.call_soon_threadsafe(stop, number))
 
     def reload() -> None:
         if hasattr(supervisor, "services") and not supervisor.stopping.is_set():

@@ -182,6 +182,35 @@ async def test_a_second_signal_ends_it_at_once(tmp_path: Path, second: signal.Si
         assert await daemon.process.wait() == 128 + second
 
 
+STOPPED_AMID_ANOTHER_SIGNAL = """
+import signal
+
+class Stopped(DiaryAdapter):
+    async def start(self, context):
+        signal.signal(signal.SIGUSR1, lambda *_: signal.raise_signal(signal.SIGTERM))
+        await super().start(context)
+
+adapter = Stopped
+"""
+
+
+async def test_one_signal_is_not_taken_for_two_if_another_comes_with_it(tmp_path: Path) -> None:
+    async with a_daemon(tmp_path, started=False) as daemon:
+        plugin = daemon.data_dir / "stopped.py"
+        plugin.write_text(PLUGIN.read_text() + STOPPED_AMID_ANOTHER_SIGNAL)
+        entry = {"id": "d", "path": "stopped.py", "config": {"diary": str(tmp_path / "diary")}}
+        (daemon.data_dir / "adapters.json").write_text(json.dumps({"adapters": [entry]}))
+        for path in (plugin, daemon.data_dir / "adapters.json"):
+            path.chmod(0o600)
+        await daemon.start()
+        async with a_message_in_hand(daemon) as client:
+            await client.info()
+            daemon.send(signal.SIGUSR1)
+            await until(lambda: said(daemon, "stopping") or daemon.process.returncode is not None)
+            assert (await client.info()).pid == daemon.pid
+        assert await daemon.process.wait() == 0, daemon.output()
+
+
 async def test_what_a_second_signal_interrupts_is_parked_at_the_next_start(tmp_path: Path) -> None:
     async with a_daemon(tmp_path) as daemon:
         async with a_message_in_hand(daemon) as client:
