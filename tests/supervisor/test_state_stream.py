@@ -92,7 +92,9 @@ class Watched:
 
 
 @pytest.fixture
-async def watched(data_dir: Path, clock: FakeClock) -> AsyncIterator[Watched]:
+async def watched(data_dir: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Watched]:
+    # The next look is due after `INTERVAL_SECS` of the clock, however long the last one took on a busy machine.
+    monkeypatch.setattr(state_stream, "_SHARE", 0)
     async with a_supervisor(data_dir, CONFIG, clock) as supervisor, Raw(supervisor.socket) as wire:
         await supervisor.services.relay.register_endpoint(A)
         yield Watched(supervisor, wire, clock)
