@@ -13,5 +13,6 @@ Tests mirror the packages and read like the rules they hold; their names are sen
    nights that follow each other, `spark.test_end_to_end` runs one on what a real bus has written.
 7. Beside this file: the programs of README and examples, the benchmarks, the wheel without a checkout (`installed`).
 
-`serial` says what runs beside what, `conftest` has the fixtures that all share, `__main__` is the command.
+`serial` says what runs beside what, `conftest` has the fixtures that all share, `__main__` is the command, and `keeper`
+sees to it that nothing outlives it.
 """
