@@ -62,7 +62,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
     root = tmp_path / "disk"
     root.mkdir(mode=0o700)
     mount = ["mount", "-t", "tmpfs", "-o", "size=4m,mode=0700", "tmpfs", str(root)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
+    if os.geteuid() != 0 or not shutil.which("mount") or subprocess.run(mount, capture_output=True).returncode != 0:
         pytest.skip("this machine mounts no tmpfs")
     yield Disk(root)
     subprocess.run(["umount", "-l", str(root)], check=True)
