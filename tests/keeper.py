@@ -4,7 +4,8 @@ Three processes. The *runner* is the one that was started, and that signals reac
 session to itself. The keeper's child does the work, in another session: it has no terminal to be interrupted from.
 
 1. The work starts from a known state, however the runner was started (`nohup`, `&`, a script that ignores signals): no
-   signal is ignored or blocked, and `TMPDIR` is a new directory with a short name, since sockets lie in it.
+   signal is ignored or blocked, stdin, stdout and stderr are open, and `TMPDIR` is a new directory with a short name,
+   since sockets lie in it.
 2. The keeper adopts every orphan of the work (Linux; PR_SET_CHILD_SUBREAPER), whatever session it is in. When the work
    has ended, or the runner is gone, it kills all its descendants, unmounts what is mounted in the directory and
    removes it. A pipe tells it of the runner's end, so that SIGKILL is no exception.
@@ -40,6 +41,7 @@ _TOLD_BY = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
 
 def keep(work: Callable[[], None]) -> NoReturn:
     """Do work in a process that is cleaned up after, and exit as it did."""
+    _open_standard_files()
     told: list[int] = []
     wakeup = _listen(told, [number for number in _TOLD_BY if signal.getsignal(number) is not signal.SIG_IGN])
     directory = _new_directory()
@@ -215,6 +217,15 @@ def _adopt_orphans() -> None:
     """Become the parent of descendants whose own has ended, where the kernel can do that."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _open_standard_files() -> None:
+    """Let no other file take the place of stdin, stdout or stderr, if they were closed."""
+    for standard in range(3):
+        try:
+            os.fstat(standard)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it gets the lowest number that is free
 
 
 def _listen(told: list[int], numbers: Iterable[signal.Signals]) -> int:

@@ -30,9 +30,9 @@ def work():
     subprocess.run(["sh", "-c", 'setsid sh -c "$0" sh "$1" &', STUBBORN, told / "orphan"], check=True)
     while not (told / "orphan").exists() or not (told / "orphan").read_text():
         pass
-    numbers = [signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT]
     status = Path("/proc/self/status").read_text().splitlines()
     told.joinpath("state").write_text("\\n".join(line for line in status if line.startswith(("SigIgn", "SigBlk"))))
+    told.joinpath("stdin").write_text(os.readlink("/proc/self/fd/0"))
     told.joinpath("directory").write_text(tempfile.gettempdir())
     told.joinpath("worker").write_text(str(os.getpid()))
     told.joinpath("keeper").write_text(str(os.getppid()))
@@ -132,14 +132,16 @@ def test_any_part_of_it_may_be_killed(killed: str, code: int, runs: Callable[...
     assert run.end()[0] == code
 
 
-def _as_nohup_does() -> None:
+def _be_a_bad_parent() -> None:
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD):
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGCHLD])
+    os.close(0)
 
 
-def test_ignored_and_blocked_signals_are_not_handed_down(runs: Callable[..., Run]) -> None:
-    run = runs(WAIT, _as_nohup_does)
+def test_what_the_parent_ignored_blocked_or_closed_is_not_handed_down(runs: Callable[..., Run]) -> None:
+    run = runs(WAIT, _be_a_bad_parent)
+    assert (run.told / "stdin").read_text() == os.devnull
     state = dict(line.split(":\t") for line in (run.told / "state").read_text().splitlines())
     ignored, blocked = int(state["SigIgn"], 16), int(state["SigBlk"], 16)
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD, signal.SIGTERM):
