@@ -214,8 +214,7 @@ class Commits:
     def note_begun(self, mailbox: str, message_id: str) -> None:
         """Have the journal say that a message was claimed: the move of its file does not outlast a power loss."""
         if self._thread is not None:
-            with self._order:
-                self._begun[mailbox, message_id] = None
+            self._begun[mailbox, message_id] = None  # one step, so it need not wait for a group that is being appended
             self._sync_soon()
 
     def note_back(self, mailbox: str, message_id: str) -> None:
@@ -294,13 +293,15 @@ class Commits:
             self._begin_checkpoint()
 
     def _append_group(self, group: list[Change]) -> None:
+        lines = [_line(change, sync=True) for change in group if change.ops]
         with self._order:
-            lines = [_line(change, sync=True) for change in group if change.ops]
-            if self._begun:
-                ops = [("begun", mailbox, message_id, None) for mailbox, message_id in self._begun]
-                lines.insert(0, transaction(ops[0][2], ops, sync=True))
+            begun = list(self._begun)
+            if begun:
+                ops = [("begun", mailbox, message_id, None) for mailbox, message_id in begun]
+                lines.insert(0, transaction(begun[0][1], ops, sync=True))
             self.journal.append(lines)
-            self._begun.clear()
+            for key in begun:
+                del self._begun[key]
             self._unsynced = False
             self._syncs += 1
 
