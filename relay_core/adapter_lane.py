@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from relay_core.adapter import DeliveryContext, DeliveryResult
 from relay_core.clock import Timer, call_later
-from relay_core.consumers import Consumer, PutBack
+from relay_core.consumers import Consumer, End, PutBack
 from relay_core.deadletters import Code
 from relay_core.envelope import Envelope
 from relay_core.mailbox import Mailbox
@@ -94,7 +94,7 @@ class Lane:
             return (), 0.0
         return self._me, host.shape.timeout
 
-    async def deliver(self, envelope: Envelope) -> None:
+    async def deliver(self, envelope: Envelope, end: End) -> None:
         """Have the adapter take one message; whatever is raised is a failure, but for a `PutBack`."""
         host = self._host
         host.begin()

@@ -138,6 +138,7 @@ class Bus:
                 self.drops.add(mailbox.hash, mailbox.maildir.path / "new")
             await stack.enter_async_context(self.operator_files)
             stack.callback(self.subscriptions.close)
+            stack.push_async_callback(self.parking.close)
             stack.push_async_callback(self.tasks.close, grace=CLOSE_GRACE_SECS)
             stack.push_async_callback(self.background.close)
             stack.callback(self.dispatch.stop)
@@ -160,7 +161,7 @@ class Bus:
         self.journal = Journal(self.data_dir.journal, config.durability)
         self.commits = Commits(self.journal, asyncio.get_running_loop())
         self.commits.before_drop = self.index.wait  # it has the outcomes that retries ask for
-        self.parking = Parking(self.commits, self.recorder, clock, self.new_id)
+        self.parking = Parking(self.commits, self.recorder, clock, self.new_id, self.background)
         self.handling = Handling(self.consumers, self.breakers, self.commits, self.parking, self.recorder, clock)
         self.dispatch = Dispatch(
             self.consumers,
@@ -294,7 +295,7 @@ class Bus:
                     await self.parking.set_aside(mailbox, found)
                 else:
                     reason = "the process died while this message was being handled"
-                    await self.parking.park(mailbox, found, code=Code.INTERRUPTED, reason=reason)
+                    await self.parking.park_surely(mailbox, found, code=Code.INTERRUPTED, reason=reason)
 
     async def _check_index(self) -> None:
         """Look for damage and for rows that trail behind, without holding up the start."""

@@ -14,7 +14,10 @@ Rules:
    what is in memory always follows what is on disk.
 2. Ops are independent: one that fails is noted on the change and stops no other. Only a `gone` that
    comes last waits for them: what is to be replaced stays if nothing could take its place.
-3. After a failed fdatasync nothing of the group counts (P2): its messages are struck from the
+3. What is said in passing (`note_gone`, `note_begun`, `note_back`) waits for no sync: the next one covers it, and
+   where no change follows, one is made within `SYNC_WITHIN_SECS`. That a message is claimed is written with that
+   sync, or not at all if the message has ended by then.
+4. After a failed fdatasync nothing of the group counts (P2): its messages are struck from the
    journal, its mailboxes are told, and the next group writes to a new segment.
 """
 
@@ -35,6 +38,9 @@ from relay_core.maildir import CUR, FAILED, NEW, STATES, Maildir, Unreadable
 
 logger = logging.getLogger(__name__)
 
+SYNC_WITHIN_SECS = 0.1
+"""How long an end or a claim that was answered may wait for the sync that makes it outlast a power loss."""
+_SYNC_AGAIN_SECS = 10.0
 _SETTLE_EVERY = 16
 _TURNS_TO_WAKE = 8
 _ANY_SIZE = 1 << 40
@@ -93,6 +99,14 @@ class Commits:
         self._queue: SimpleQueue[Change | None] = SimpleQueue()
         self._settled: deque[Change] = deque()
         self._settling = False
+        self._order = threading.Lock()
+        """Held while lines are appended together with those of `_begun`."""
+        self._begun: dict[tuple[str, str], None] = {}
+        """Messages that were claimed, and of which the journal does not know it yet."""
+        self._unsynced = False
+        """Whether lines were appended that no sync has covered."""
+        self._syncs = 0
+        self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._thread: threading.Thread | None = None
         self._checkpoint: threading.Thread | None = None
@@ -111,6 +125,8 @@ class Commits:
     async def close(self) -> None:
         """Finish what is queued, then make the Maildir last and drop the journal."""
         self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
         if self._thread is not None:
             self._queue.put(None)
             await asyncio.to_thread(self._thread.join)
@@ -175,7 +191,61 @@ class Commits:
             OSError: if the journal cannot be written; the file must stay then, or a restart brings it back.
         """
         if self._thread is not None:
-            self.journal.append([transaction(message_id, [("gone", mailbox, message_id, None)], sync=True)])
+            with self._order:
+                self.journal.append([transaction(message_id, [("gone", mailbox, message_id, None)], sync=True)])
+                self._begun.pop((mailbox, message_id), None)
+                self._unsynced = True
+            self._sync_soon()
+
+    def finish(self, mailbox: str, maildir: Maildir, message_id: str) -> None:
+        """Write down that a claimed message is finished, and remove its file.
+
+        Raises:
+            OSError: if that cannot be written; the message stays claimed.
+        """
+        self.note_gone(mailbox, message_id)
+        try:
+            maildir.complete(message_id)
+        except OSError as error:
+            if self._thread is None:
+                raise
+            logger.error("%s is finished, but its file stays until the next start: %s", message_id, error)
+
+    def note_begun(self, mailbox: str, message_id: str) -> None:
+        """Have the journal say that a message was claimed: the move of its file does not outlast a power loss."""
+        if self._thread is not None:
+            self._begun[mailbox, message_id] = None  # one step, so it need not wait for a group that is being appended
+            self._sync_soon()
+
+    def note_back(self, mailbox: str, message_id: str) -> None:
+        """Have the journal say that a claimed message waits again."""
+        if self._thread is None:
+            return
+        with self._order:
+            if (mailbox, message_id) in self._begun:
+                del self._begun[mailbox, message_id]
+                return
+            try:
+                self.journal.append([transaction(message_id, [("back", mailbox, message_id, None)], sync=True)])
+            except OSError as error:
+                logger.error("journal: cannot write that %s waits again: %s", message_id, error)
+                return
+            self._unsynced = True
+        self._sync_soon()
+
+    def _sync_soon(self, delay: float | None = None) -> None:
+        """See to it that what was appended lasts, though no change may follow."""
+        if self._timer is None and not self._closed:
+            self._timer = self._loop.call_later(delay or SYNC_WITHIN_SECS / 2, self._sync_if_none_has, self._syncs)
+
+    def _sync_if_none_has(self, syncs: int) -> None:
+        self._timer = None
+        if not self._unsynced and not self._begun:
+            return
+        if syncs != self._syncs:
+            self._sync_soon()  # a group was synced meanwhile, and what is left is younger than that
+        elif not self._closed:
+            self._queue.put(Change("", ()))
 
     def _work(self) -> None:
         stopping = False
@@ -193,7 +263,7 @@ class Commits:
 
     def _commit_group(self, group: list[Change]) -> None:
         try:
-            self.journal.append([_line(change, sync=True) for change in group])
+            self._append_group(group)
             try:
                 self.journal.sync()
             except OSError:
@@ -207,6 +277,8 @@ class Commits:
                 change.error = error
             self._settled.extend(group)
             self._settle_soon()
+            if self._unsynced or self._begun:
+                self._loop.call_soon_threadsafe(self._sync_soon, _SYNC_AGAIN_SECS)
             return
         self.degraded = None
         for position, change in enumerate(group, 1):
@@ -220,17 +292,34 @@ class Commits:
         if self.journal.full:
             self._begin_checkpoint()
 
+    def _append_group(self, group: list[Change]) -> None:
+        lines = [_line(change, sync=True) for change in group if change.ops]
+        with self._order:
+            begun = list(self._begun)
+            if begun:
+                ops = [("begun", mailbox, message_id, None) for mailbox, message_id in begun]
+                lines.insert(0, transaction(begun[0][1], ops, sync=True))
+            self.journal.append(lines)
+            for key in begun:
+                del self._begun[key]
+            self._unsynced = False
+            self._syncs += 1
+
     def _strike(self, group: list[Change], concerns: Callable[[int], bool]) -> None:
         """Say in the journal what holds instead of ops that nobody was told about: what is on disk."""
         lines = []
         for change in group:
-            ops = [_as_it_is(op) for position, op in enumerate(change.ops) if concerns(position)]
-            dedupe = change.dedupe if len(ops) == len(change.ops) else None
+            struck = [op for position, op in enumerate(change.ops) if concerns(position)]
+            dedupe = change.dedupe if len(struck) == len(change.ops) else None
+            ops = [one for op in struck for one in _as_it_is(op)]
             lines.append(transaction(change.message_id, ops, sync=True, dedupe=dedupe))
         try:
             self.journal.append(lines)
         except OSError as error:
             logger.error("journal: cannot strike a failed group: %s", error)
+            return
+        self._unsynced = True
+        self._loop.call_soon_threadsafe(self._sync_soon)
 
     def _begin_checkpoint(self) -> None:
         if self._checkpointing:
@@ -305,14 +394,16 @@ def _carry_out_rare(op: Op) -> None:
         raise ValueError(op.kind)
 
 
-def _as_it_is(op: Op) -> tuple[str, str, str, bytes | None]:
-    """Return the op that leaves a message where it is."""
+def _as_it_is(op: Op) -> list[tuple[str, str, str, bytes | None]]:
+    """Return the ops that leave a message where it is."""
     for state, kind in ((FAILED, "failed"), (CUR, "new"), (NEW, "new")):
         try:
-            return kind, op.mailbox, op.message_id, op.maildir.read(state, op.message_id, limit=_ANY_SIZE)
+            data = op.maildir.read(state, op.message_id, limit=_ANY_SIZE)
         except (OSError, Unreadable):
             continue
-    return "gone", op.mailbox, op.message_id, None
+        kept: list[tuple[str, str, str, bytes | None]] = [(kind, op.mailbox, op.message_id, data)]
+        return [*kept, ("begun", op.mailbox, op.message_id, None)] if state == CUR else kept
+    return [("gone", op.mailbox, op.message_id, None)]
 
 
 def _line(change: Change, *, sync: bool) -> bytes:

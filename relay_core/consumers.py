@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from relay_core.envelope import Envelope
@@ -15,6 +15,33 @@ if TYPE_CHECKING:
 
 class PutBack(Exception):
     """A consumer did not take a message: it may be offered again, to the same one or another."""
+
+
+class End:
+    """How a consumer says that it has handled a message, before it returns and before it answers anybody.
+
+    The end is written down at once if every other consumer of the message is through; else it is when the last one is.
+    """
+
+    __slots__ = ("_all", "_write", "over")
+
+    def __init__(self, write: Callable[[], None], all: list[End]) -> None:
+        self._write = write
+        self._all = all
+        self.over = False
+        """Whether this consumer is through with the message."""
+        all.append(self)
+
+    def __call__(self) -> None:
+        """Say it.
+
+        Raises:
+            OSError: if it cannot be written; the message is still in hand.
+        """
+        if not self.over:
+            if all(one.over for one in self._all if one is not self):
+                self._write()
+            self.over = True
 
 
 class Consumer(Protocol):
@@ -45,8 +72,11 @@ class Consumer(Protocol):
         """Tell whether it ends by itself what takes too long."""
         ...
 
-    def deliver(self, envelope: Envelope) -> Coroutine[Any, Any, None]:
-        """Handle one message; whatever is raised is a failure, but for a `PutBack`."""
+    def deliver(self, envelope: Envelope, end: End) -> Coroutine[Any, Any, None]:
+        """Handle one message; whatever is raised is a failure, but for a `PutBack`.
+
+        Whoever answers for it says `end` first; for others it is enough to return.
+        """
         ...
 
 

@@ -131,5 +131,5 @@ class Fanout:
 
     async def _park_all(self, failures: Sequence[_Failure], *, partial: bool) -> None:
         for one in failures:
-            await self._parking.park(one.mailbox, one.item, code=one.code, reason=one.reason, partial=partial)
+            await self._parking.park_surely(one.mailbox, one.item, code=one.code, reason=one.reason, partial=partial)
         self._answered.set()

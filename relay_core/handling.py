@@ -9,7 +9,9 @@
    that did not take it is replaced by another of the pool, which is waited for no longer than a handler is: this
    delivery may hold what that one waits for. If there is nobody, that is a failure of this consumer, unless none of
    the others has taken it either.
-6. A pool's member makes room for its next message as soon as it is through, whatever the others do.
+6. That it was handled is written down before its last consumer answers for it (`End`). If the disk does not take that,
+   the message stays with the consumer, or, where the consumer has returned, claimed until the disk does.
+7. A pool's member makes room for its next message as soon as it is through, whatever the others do.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from typing import Any
 from relay_core.breaker import CircuitBreakers
 from relay_core.clock import Clock
 from relay_core.commit import Commits
-from relay_core.consumers import Consumer, Consumers, PutBack
+from relay_core.consumers import Consumer, Consumers, End, PutBack
 from relay_core.deadletters import Code
 from relay_core.delivery import Status, TargetKind
 from relay_core.envelope import Envelope
@@ -73,6 +75,7 @@ class Handling:
 
         `hands` holds the members of pools among the consumers.
         """
+        self._commits.note_begun(mailbox.hash, item.delivery.message_id)
         try:
             await self._handle(mailbox, item, consumers, timeout, probe, hands)
         except PutBack as error:
@@ -81,8 +84,11 @@ class Handling:
             return await self._put_back(mailbox, item, error)
         except asyncio.CancelledError:
             # The bus is closing and its grace is over: nobody knows how far the handler came.
-            if item.id in mailbox.claimed:
-                await self._parking.park(mailbox, item, code=Code.INTERRUPTED, reason="the bus was closed meanwhile")
+            if item.ended:
+                self._complete(mailbox, item)
+            elif item.id in mailbox.claimed:
+                reason = "the bus was closed meanwhile"
+                await self._parking.park_surely(mailbox, item, code=Code.INTERRUPTED, reason=reason)
             raise
         return True
 
@@ -108,7 +114,8 @@ class Handling:
         if len(consumers) > 1:
             consumers, outcomes = await self._ask_all(mailbox, consumers, item, timeout, hands)
         else:
-            outcomes = [await _call(consumers[0], item.envelope, timeout)]
+            end = End(lambda: self._write_end(mailbox, item), [])
+            outcomes = [await _call(consumers[0], item.envelope, timeout, end)]
             if hands is not None:
                 hands.let_go()
         delivery.handled_ms = claimed_ms + (clock.monotonic() - started) * 1000
@@ -138,7 +145,12 @@ class Handling:
         Raises:
             PutBack: if none has taken it.
         """
-        asked = await asyncio.gather(*(self._ask(mailbox, one, item, timeout, hands) for one in consumers))
+        ends: list[End] = []
+        for _ in consumers:
+            End(lambda: self._write_end(mailbox, item), ends)
+        asked = await asyncio.gather(
+            *(self._ask(mailbox, one, item, timeout, hands, end) for one, end in zip(consumers, ends, strict=True))
+        )
         failures: list[Failure | None] = []
         untaken: list[PutBack] = []
         for one, outcome in asked:
@@ -151,12 +163,12 @@ class Handling:
         return [one for one, _ in asked], failures
 
     async def _ask(
-        self, mailbox: Mailbox, one: Consumer, item: Item, timeout: float, hands: Hands | None
+        self, mailbox: Mailbox, one: Consumer, item: Item, timeout: float, hands: Hands | None, end: End
     ) -> tuple[Consumer, Failure | PutBack | None]:
         """Run one consumer of several, or whoever takes its place; return who it was and how it failed."""
         while True:
             try:
-                outcome = await _call(one, item.envelope, timeout)
+                outcome = await _call(one, item.envelope, timeout, end)
             except PutBack as error:
                 other: Consumer | None = None
                 if hands is not None and one.pool is not None:
@@ -164,11 +176,13 @@ class Handling:
                         async with asyncio.timeout(timeout):
                             other = await hands.replace(one, lambda: self._consumers(mailbox)[0])
                 if other is None:
+                    end.over = True
                     return one, error
                 one = other
             else:
                 if hands is not None:
                     hands.give_back(one)
+                end.over = True
                 return one, outcome
 
     async def _put_back(self, mailbox: Mailbox, item: Item, why: PutBack) -> bool:
@@ -178,6 +192,7 @@ class Handling:
             logger.error("%s: cannot put %s back: %s", mailbox.subject, item.id, error)
             put_back = False
         if put_back:
+            self._commits.note_back(mailbox.hash, item.id)
             if item.fanout is not None:
                 item.fanout.postponed(item)
         else:
@@ -185,20 +200,21 @@ class Handling:
         return put_back
 
     def _complete(self, mailbox: Mailbox, item: Item) -> None:
-        message_id = item.delivery.message_id
         try:
-            self._commits.note_gone(mailbox.hash, message_id)
-            mailbox.maildir.complete(message_id)
+            if not item.ended:
+                self._write_end(mailbox, item)
+            mailbox.claimed.pop(item.delivery.message_id, None)
         except OSError as error:
-            logger.error(
-                "%s: %s is handled, but stays in cur/ until the next start: %s", mailbox.subject, message_id, error
-            )
-        mailbox.claimed.pop(message_id, None)
+            self._parking.finish_later(mailbox, item, error)
         self._recorder.handled(item.delivery)
         if item.fanout is not None:
             item.fanout.succeeded(item)
         if self.on_settled is not None:
             self.on_settled(item, True)
+
+    def _write_end(self, mailbox: Mailbox, item: Item) -> None:
+        self._commits.finish(mailbox.hash, mailbox.maildir, item.delivery.message_id)
+        item.ended = True
 
     async def _fail(self, mailbox: Mailbox, item: Item, code: str, reason: str) -> None:
         if item.delivery.kind == TargetKind.ADAPTER and code in (Code.HANDLER_FAILED, Code.TIMEOUT):
@@ -206,15 +222,15 @@ class Handling:
         if item.fanout is not None:
             item.fanout.failed(item, code, reason)
         else:
-            await self._parking.park(mailbox, item, code=code, reason=reason)
+            await self._parking.park_surely(mailbox, item, code=code, reason=reason)
         if self.on_settled is not None:
             self.on_settled(item, False)
 
 
-async def _call(consumer: Consumer, envelope: Envelope, timeout: float) -> Failure | None:
+async def _call(consumer: Consumer, envelope: Envelope, timeout: float, end: End) -> Failure | None:
     """Run one consumer; return its failure, or None."""
     limit = asyncio.timeout(None if consumer.keeps_time else timeout)
-    work = consumer.deliver(envelope)
+    work = consumer.deliver(envelope, end)
     try:
         try:
             # A handler that never waits needs no timer, which would cost more than all the rest here.
@@ -224,6 +240,8 @@ async def _call(consumer: Consumer, envelope: Envelope, timeout: float) -> Failu
         async with limit:
             await _resume(work, first)
     except TimeoutError as error:
+        if end.over:
+            return None  # its word came at the same moment, and was taken
         if limit.expired():
             return Code.TIMEOUT, f"{consumer.name}: no answer within {timeout:g} s"
         return Code.HANDLER_FAILED, f"{consumer.name}: {_describe(error)}"

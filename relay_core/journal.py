@@ -12,7 +12,8 @@ with the sequence so that stale bytes never pass for a record. A line is one tra
     {"done": id}             the files of a transaction without "sync" are all made
 
 Ops: ``new`` (the message is in new/), ``again`` (the same, and no longer in failed/), ``failed``
-(its record is in failed/ and nowhere else), ``gone`` (it is nowhere).
+(its record is in failed/ and nowhere else), ``gone`` (it is nowhere); and of a message in new/, ``begun`` (it was
+claimed and is in cur/) and ``back`` (it was claimed and waits again).
 
 Rules:
 

@@ -59,6 +59,8 @@ class Item:
     """Monotonic time at which this process stored it; 0 if it was read back."""
     fanout: Fanout | None = None
     """Who decides what a failure means, where other targets have a say."""
+    ended: bool = False
+    """Whether it is written down already that it was handled."""
 
     @property
     def id(self) -> str:

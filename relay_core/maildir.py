@@ -154,6 +154,10 @@ class Maildir:
         """Move a file that must not be opened to ``failed/{message_id}.original``."""
         os.rename(f"{self.path}/{state}/{name}", f"{self.failed}{message_id}.original")
 
+    def has_original(self, message_id: str) -> bool:
+        """Return True if a file was set aside under this id."""
+        return os.path.lexists(f"{self.failed}{message_id}.original")
+
     def remove_original(self, message_id: str) -> None:
         """Remove a file that was set aside, whatever it is; a directory with all that is in it."""
         path = f"{self.failed}{message_id}.original"

@@ -118,7 +118,7 @@ class Maintenance:
         if taken.fanout is not None:
             taken.fanout.failed(taken, code, reason)
         else:
-            await bus.parking.park(mailbox, taken, code=code, reason=reason)
+            await bus.parking.park_surely(mailbox, taken, code=code, reason=reason)
         if bus.handling.on_settled is not None:
             bus.handling.on_settled(taken, False)
         return True

@@ -1,16 +1,24 @@
 """Where failed messages go: a record in ``failed/``, an index row, a count and an event.
 
 A message is parked in one change (see commit.py), so it is never in neither place. If even that
-cannot be written (a full disk), it stays in ``cur/`` and the next start parks it as `interrupted`.
+cannot be written (a full disk), it stays claimed in ``cur/``, and parking it is tried again until it
+succeeds, with the reason and the time of its failure. Until then `complete` and `fail` work on it
+(pull.py), and its mailbox says what it waits for. A bus that is closed meanwhile tries once more; the
+next start then parks what is left as `interrupted`.
+
+The same holds for a file that must be set aside, and for the end of a message that was handled.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from relay_core.clock import Clock
+from relay_core.clock import Clock, sleep
 from relay_core.commit import Change, Commits, Op
 from relay_core.deadletters import Code, clean_reason, dead_delivery, decode_dead_letter, encode_dead_letter
 from relay_core.delivery import Status
@@ -18,18 +26,39 @@ from relay_core.ids import is_of_clock
 from relay_core.mailbox import BadFile, Item, Mailbox
 from relay_core.maildir import FAILED
 from relay_core.recorder import Recorder
+from relay_core.tasks import Tasks
 
 logger = logging.getLogger(__name__)
+
+RETRY_SECS = 1.0
+_RETRY_SECS_MAX = 16.0
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """What the disk has refused, and how to try it again."""
+
+    mailbox: Mailbox
+    item: Item | None
+    """The message that is to be parked, if it is one."""
+    attempt: Callable[[], Awaitable[OSError | None]]
 
 
 class Parking:
     """Park what failed."""
 
-    def __init__(self, commits: Commits, recorder: Recorder, clock: Clock, new_id: Callable[[], str]) -> None:
+    def __init__(
+        self, commits: Commits, recorder: Recorder, clock: Clock, new_id: Callable[[], str], tasks: Tasks
+    ) -> None:
         self._commits = commits
         self._recorder = recorder
         self._clock = clock
         self._new_id = new_id
+        self._tasks = tasks
+        self._waiting: dict[tuple[str, str], _Waiting] = {}
+        self._trying = asyncio.Lock()
+        """Held while something that waits is tried again."""
+        self._retrying: asyncio.Task[Any] | None = None
         self.on_parked: Callable[[Item, bool], None] | None = None
         """Told of every message that was parked, and whether other targets took it."""
 
@@ -72,24 +101,123 @@ class Parking:
                 self.on_parked(item, partial)
         return error
 
+    async def park_surely(self, mailbox: Mailbox, item: Item, *, code: str, reason: str, partial: bool = False) -> None:
+        """Put a claimed message into ``failed/``, now or when the disk lets it; it stays claimed until then."""
+        error = await self.park(mailbox, item, code=code, reason=reason, partial=partial)
+        if error is not None:
+            mailbox.claimed[item.id] = item
+            self._park_later(mailbox, item, error, code=code, reason=reason, partial=partial)
+
+    def _park_later(
+        self, mailbox: Mailbox, item: Item, error: OSError, *, code: str, reason: str, partial: bool = False
+    ) -> None:
+        async def attempt() -> OSError | None:
+            return await self.park(mailbox, item, code=code, reason=reason, partial=partial)
+
+        self._try_later((mailbox.hash, item.id), _Waiting(mailbox, item, attempt), error)
+
+    def finish_later(self, mailbox: Mailbox, item: Item, error: OSError) -> None:
+        """Write down that a claimed message was handled when the disk lets it; it stays claimed until then."""
+
+        async def attempt() -> OSError | None:
+            try:
+                self._commits.finish(mailbox.hash, mailbox.maildir, item.id)
+            except OSError as error:
+                return error
+            mailbox.claimed.pop(item.id, None)
+            return None
+
+        logger.error("%s: %s is handled, but that cannot be written: %s", mailbox.subject, item.id, error)
+        self._try_later((mailbox.hash, item.id), _Waiting(mailbox, None, attempt), error)
+
+    async def find(self, mailbox: Mailbox, message_id: str) -> Item | None:
+        """Return a message that waits to be parked."""
+        if (mailbox.hash, message_id) not in self._waiting:
+            return None
+        async with self._trying:  # it may be parked at this moment
+            waiting = self._waiting.get((mailbox.hash, message_id))
+        return waiting.item if waiting is not None else None
+
+    def forget(self, mailbox: Mailbox, message_id: str) -> None:
+        """Park a message no more: it has ended otherwise."""
+        del self._waiting[mailbox.hash, message_id]
+        self._ease(mailbox)
+
+    async def try_again(self, mailbox: Mailbox, message_id: str, *, code: str, reason: str) -> OSError | None:
+        """Park a message that waits for it at once, for this reason; return why that could not be done, if so."""
+        async with self._trying:
+            waiting = self._waiting.get((mailbox.hash, message_id))
+            if waiting is None or waiting.item is None:
+                return None  # it was parked at the same moment
+            error = await self.park(mailbox, waiting.item, code=code, reason=reason)
+            if error is None:
+                self.forget(mailbox, message_id)
+            return error
+
+    async def close(self) -> None:
+        """Try what waits once more."""
+        await self._try_all()
+
+    def _try_later(self, key: tuple[str, str], waiting: _Waiting, error: OSError) -> None:
+        self._waiting[key] = waiting
+        waiting.mailbox.degraded = f"what has ended waits to be written: {error}"
+        if self._retrying is None or self._retrying.done():
+            self._retrying = self._tasks.start(self._retry(), name="park again")
+
+    async def _retry(self) -> None:
+        delay = RETRY_SECS
+        while self._waiting:
+            await sleep(self._clock, delay)
+            delay = RETRY_SECS if await self._try_all() else min(2 * delay, _RETRY_SECS_MAX)
+
+    async def _try_all(self) -> bool:
+        """Try what waits until something is refused, which then comes last; return whether anything was not."""
+        succeeded = False
+        for key in list(self._waiting):
+            async with self._trying:
+                waiting = self._waiting.get(key)
+                if waiting is None:
+                    continue  # it has ended meanwhile
+                error = await waiting.attempt()
+                del self._waiting[key]
+                if error is not None:
+                    self._waiting[key] = waiting
+                    break
+                succeeded = True
+                self._ease(waiting.mailbox)
+        return succeeded
+
+    def _ease(self, mailbox: Mailbox) -> None:
+        if all(one.mailbox is not mailbox for one in self._waiting.values()):
+            mailbox.degraded = None
+
     async def set_aside(self, mailbox: Mailbox, bad: BadFile) -> None:
-        """Move a file that is no message out of the way, unopened, and say why."""
+        """Move a file that is no message out of the way, unopened, and say why; now or when the disk lets it."""
+        if (mailbox.hash, bad.name) in self._waiting:
+            return
         message_id = bad.message_id
         if not is_of_clock(message_id, self._clock) or FAILED in mailbox.maildir.whereabouts(message_id):
             # It has none, or one that would be the newest for years, or a dead letter has the same and stays.
             message_id = self._new_id()
+        attempt = partial(self._set_aside, mailbox, bad, message_id, self._clock.now_ms())
+        error = await attempt()
+        if error is not None:
+            self._try_later((mailbox.hash, bad.name), _Waiting(mailbox, None, attempt), error)
+
+    async def _set_aside(self, mailbox: Mailbox, bad: BadFile, message_id: str, now: int) -> OSError | None:
         try:
             mailbox.maildir.set_aside(bad.state, bad.name, message_id)
         except FileNotFoundError:
-            return  # somebody took it away
+            if not mailbox.maildir.has_original(message_id):
+                return None  # somebody took it away
         except OSError as error:
             logger.error("%s: cannot set %s aside: %s", mailbox.maildir.path, bad.name, error)
-            return
-        now = self._clock.now_ms()
+            return error
         record = encode_dead_letter(
             None, reason=bad.problem, code=Code.MALFORMED, failed_ms=now, endpoint_hash=mailbox.hash
         )
-        await self._commit(mailbox, message_id, record)
+        if (refused := await self._commit(mailbox, message_id, record)) is not None:
+            return refused
         letter = decode_dead_letter(message_id, record)
         delivery = dead_delivery(
             letter,
@@ -100,6 +228,7 @@ class Parking:
         )
         delivery.handled_ms = now
         self._recorder.parked(delivery, dead=True)
+        return None
 
     async def _commit(
         self,

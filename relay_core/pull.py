@@ -1,7 +1,8 @@
 """Pull consumers: look at the mail of a subject, wait for it, take it, and finish it.
 
 1. Looking and waiting take nothing. A message is taken by a claim, which is the atomic step on disk, oldest first or by
-   id, and must then be completed or failed. What a subscriber has in hand is that one's to finish.
+   id, and must then be completed or failed. What a subscriber has in hand is that one's to finish. What nobody holds
+   any more and the disk does not let be parked (parking.py) can be completed or failed here as well.
 2. Whoever waits is told of what has arrived, not of what was there when it arrived: it looks again by itself.
 3. A message that was parked because its consumer was gone (`interrupted`, `disconnected`, `timeout`) may have been
    handled all the same. A consumer that comes back and completes it although it is `late` is believed: the dead letter
@@ -78,35 +79,60 @@ class Pull:
         """Finish a claimed message, or one that was parked meanwhile if it may be late; return whether it was."""
         bus, mailbox = self._bus, self._mailbox(subject)
         item = self._find(mailbox, message_id)
+        if item is None and (waiting := await bus.parking.find(mailbox, message_id)) is not None:
+            return self._complete_waiting(mailbox, waiting)
         if item is None:
             if late and await self._complete_late(mailbox, message_id):
                 return True
             raise _not_claimed(mailbox, message_id)
+        self._finish(mailbox, item)
+        self._taken.discard(item)
+        return False
+
+    def _finish(self, mailbox: Mailbox, item: Item) -> None:
+        bus = self._bus
         try:
-            bus.commits.note_gone(mailbox.hash, message_id)
-            mailbox.maildir.complete(message_id)
+            bus.commits.finish(mailbox.hash, mailbox.maildir, item.id)
         except OSError as error:
             raise storage_error("complete a message in", mailbox.maildir.path, error) from error
-        del mailbox.claimed[message_id]
-        self._taken.discard(item)
+        del mailbox.claimed[item.id]
         item.delivery.status = Status.DONE
+        item.delivery.code = item.delivery.reason = None
         item.delivery.handled_ms = float(bus.clock.now_ms())
         bus.recorder.handled(item.delivery)
-        return False
+
+    def _complete_waiting(self, mailbox: Mailbox, item: Item) -> bool:
+        """Finish a message that waits to be parked; it is late."""
+        self._finish(mailbox, item)
+        self._bus.parking.forget(mailbox, item.id)
+        return True
 
     async def fail(self, subject: str, message_id: str, reason: str, code: str) -> None:
         """Make a dead letter of a claimed message."""
         mailbox = self._mailbox(subject)
         item = self._find(mailbox, message_id)
-        if item is None:
+        if item is None and await self._bus.parking.find(mailbox, message_id) is not None:
+            error = await self._bus.parking.try_again(mailbox, message_id, code=code, reason=reason)
+        elif item is None:
             raise _not_claimed(mailbox, message_id)
-        del mailbox.claimed[message_id]  # at once: it is finished by one caller only
-        self._taken.discard(item)
-        error = await self._bus.parking.park(mailbox, item, code=code, reason=reason)
+        else:
+            del mailbox.claimed[message_id]  # at once: it is finished by one caller only
+            self._taken.discard(item)
+            error = await self._bus.parking.park(mailbox, item, code=code, reason=reason)
+            if error is not None:
+                mailbox.claimed[message_id] = item
+                self._taken.add(item)
         if error is not None:
-            mailbox.claimed[message_id] = item
-            self._taken.add(item)
             raise storage_error("park a message in", mailbox.maildir.path, error) from error
+
+    async def abandon(self, subject: str, message_id: str, reason: str, code: str) -> None:
+        """Make a dead letter of a claimed message whose consumer is gone, as soon as the disk lets it."""
+        mailbox = self._mailbox(subject)
+        item = self._find(mailbox, message_id)
+        if item is not None:  # else it was finished at the same moment
+            del mailbox.claimed[message_id]
+            self._taken.discard(item)
+            await self._bus.parking.park_surely(mailbox, item, code=code, reason=reason)
 
     def _mailbox(self, subject: str) -> Mailbox:
         validate_subject(subject)
@@ -169,9 +195,10 @@ class Pull:
             bus.breakers.release(mailbox.hash)  # a pull consumer is no handler to be tried
         now = bus.clock.now_ms()
         if now > taken.envelope.budget.ttl:
-            await bus.parking.park(mailbox, taken, code=Code.EXPIRED, reason="message expired (TTL)")
+            await bus.parking.park_surely(mailbox, taken, code=Code.EXPIRED, reason="message expired (TTL)")
             return None
         self._taken.add(taken)
+        bus.commits.note_begun(mailbox.hash, taken.id)
         taken.delivery.claimed_ms = float(now)
         bus.recorder.claimed(taken.delivery)
         return taken.envelope

@@ -1,7 +1,8 @@
 """What a start does with what the last process left behind.
 
 1. Segments written with fsync: the last op on each message decides; where the Maildir disagrees
-   (power was lost before its files were written back) it is completed from the journal.
+   (power was lost before its files were written back) it is completed from the journal. One that was begun is
+   moved to ``cur/``, if that was lost.
 2. Segments written with os: a transaction without its ``done`` was cut short by a kill before
    anybody could see it; its ops are carried out, each at most once.
 3. A message both in ``cur/`` and ``failed/`` was being parked: the record in ``failed/`` stands.
@@ -51,6 +52,7 @@ def recover(directory: Path, maildir: Callable[[str], Maildir]) -> Recovered:
     recovered = Recovered()
     states: dict[tuple[str, str], tuple[str, Any]] = {}
     pending: dict[str, list[list[Any]]] = {}
+    begun: set[tuple[str, str]] = set()
     synced = False
     for sequence, path in segments(directory):
         for record in read_segment(sequence, path):
@@ -65,11 +67,19 @@ def recover(directory: Path, maildir: Callable[[str], Maildir]) -> Recovered:
                 recovered.outcomes.pop(record["dedupe"], None)  # it was struck
             if record.get("sync"):
                 for op, mailbox, message, *data in record["ops"]:
-                    states[mailbox, message] = (op, data[0] if data else None)
+                    if op == "begun":
+                        begun.add((mailbox, message))
+                        continue
+                    begun.discard((mailbox, message))
+                    if op != "back":
+                        states[mailbox, message] = (op, data[0] if data else None)
             else:
                 pending[record["id"]] = record["ops"]
     for (mailbox, message), (op, data) in states.items():
         recovered.repaired += _restore(maildir(mailbox), op, message, data)
+    for mailbox, message in begun:
+        box = maildir(mailbox)
+        recovered.repaired += box.whereabouts(message) == {NEW} and box.claim(message)
     for ops in pending.values():
         for op, mailbox, message, *data in ops:
             recovered.repaired += _restore(maildir(mailbox), op, message, data[0] if data else None)

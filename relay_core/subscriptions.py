@@ -16,12 +16,13 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any
 
+from relay_core.consumers import End
 from relay_core.envelope import Envelope
 from relay_core.pools import Pool, Pools
 from relay_core.subjects import validate_subject
 from relay_core.trie import SubjectTrie
 
-Handler = Callable[[Envelope], Awaitable[Any] | Any]
+Handler = Callable[..., Awaitable[Any] | Any]
 
 _HANDLER_THREADS = 64
 
@@ -49,6 +50,8 @@ class Subscription:
         """Bounds the messages in its hands over all mailboxes; without it, it is one of each."""
         self.keeps_time = bool(getattr(handler, "keeps_time", False))
         """Whether the handler ends by itself what takes too long."""
+        self._says_end = bool(getattr(handler, "says_end", False))
+        """Whether the handler takes an `End` beside the message, to say it before it answers for it."""
         self._handler = handler
         self._owner = owner
         self.on_change: Callable[[Subscription], None] | None = None
@@ -62,10 +65,10 @@ class Subscription:
         """Return the name of the queue whose messages it shares."""
         return self.pool.name if self.pool is not None else None
 
-    async def deliver(self, envelope: Envelope) -> None:
+    async def deliver(self, envelope: Envelope, end: End) -> None:
         """Run the handler on a message; whatever it raises is a failure."""
         try:
-            await self._run(envelope)
+            await self._run(envelope, end)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -75,9 +78,9 @@ class Subscription:
         except SystemExit as error:
             raise RuntimeError(f"the handler called sys.exit({error.code!r})") from error
 
-    async def _run(self, envelope: Envelope) -> None:
+    async def _run(self, envelope: Envelope, end: End) -> None:
         if self._on_loop:
-            await self._handler(envelope)
+            await (self._handler(envelope, end) if self._says_end else self._handler(envelope))
             return
         loop = asyncio.get_running_loop()
         result = await loop.run_in_executor(self._owner.threads(), self._call, envelope)

@@ -81,6 +81,8 @@ class Connection(asyncio.Protocol):
         self.name: str | None = None
         """What the client calls itself."""
         self.closed = False
+        self.is_answering = True
+        """Whether the request that is begun right now wants an answer."""
         self.signals: dict[str, SignalSubscription] = {}
         """The signals that it listens to, by the id it knows them by."""
         self._service = service
@@ -258,6 +260,7 @@ class Connection(asyncio.Protocol):
             return
         if isinstance(request, Response):
             return  # nothing was asked: there is nobody to hand it to
+        self.is_answering = not request.is_notification
         try:
             result = self._service.answer(self, request)
         except Exception as error:

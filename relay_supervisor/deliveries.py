@@ -12,7 +12,10 @@
 5. A member of a pool that says `start`, and has said nothing in time, is given nothing more in the place of that
    message until it does, or until it reads again if the message was not even sent: its process may be stopped, or its
    handler may hang.
-6. `ack` and `fail` are answered once: a delivery that is not in hand any more is `NotFound`.
+6. `ack` and `fail` are answered once: a delivery that is not in hand any more is `NotFound`. An `ack` is answered
+   after the message's end is written down; where others handle the message too, the last of them sees to that. If it
+   cannot be written, `ack` is a StorageError and the delivery stays in hand; one that wants no answer is taken, and the
+   end is written when the disk lets it.
 """
 
 from __future__ import annotations
@@ -25,11 +28,12 @@ from itertools import count
 import orjson
 
 from relay_core.clock import Timer, call_later
-from relay_core.consumers import PutBack
+from relay_core.consumers import End, PutBack
 from relay_core.core import RelayCore
 from relay_core.deadletters import Code
 from relay_core.envelope import Envelope
 from relay_core.errors import Closed, NotFound, RelayError
+from relay_core.files import storage_error
 from relay_core.frames import MAX_FRAME
 from relay_core.pools import Pool
 from relay_core.subscriptions import Subscription
@@ -122,13 +126,13 @@ class Deliveries:
                 pushed.take_back("the consumer has unsubscribed")
 
     async def push(
-        self, connection: Connection, subscription_id: str, envelope: Envelope, *, starts: bool = False
+        self, connection: Connection, subscription_id: str, envelope: Envelope, end: End, *, starts: bool = False
     ) -> None:
         """Send one message and wait for the client's word on it."""
         # Else the dispatcher keeps the time.
         limit = self._relay.bus.config.dispatch.handler_timeout_ms / 1000 if starts else None
         delivery_id = f"{next(self._numbers)}"
-        pushed = _Pushed(subscription_id, starts)
+        pushed = _Pushed(subscription_id, starts, end)
         try:
             try:
                 async with asyncio.timeout(limit):
@@ -170,8 +174,17 @@ class Deliveries:
 
         Raises:
             NotFound: if it has no such delivery in hand.
+            StorageError: if it cannot be written down, and the client waits for the answer; it is in hand still.
         """
-        self._answered(connection, delivery_id).set_result(None)
+        pushed = self._in_hand(connection, delivery_id)
+        try:
+            pushed.end()
+        except OSError as error:
+            if connection.is_answering:
+                raise storage_error("finish a message in", self._relay.bus.data_dir.path, error) from error
+            pushed.end.over = True
+        del self._pushed[connection][delivery_id]
+        pushed.answered.set_result(None)
 
     def fail(self, connection: Connection, delivery_id: str, reason: str, *, put_back: bool = False) -> None:
         """Take a client's word that a message could not be handled, or was not begun after all.
@@ -179,13 +192,15 @@ class Deliveries:
         Raises:
             NotFound: if it has no such delivery in hand.
         """
-        self._answered(connection, delivery_id).set_exception((PutBack if put_back else ConsumerFailed)(reason))
+        pushed = self._in_hand(connection, delivery_id)
+        del self._pushed[connection][delivery_id]
+        pushed.answered.set_exception((PutBack if put_back else ConsumerFailed)(reason))
 
-    def _answered(self, connection: Connection, delivery_id: str) -> asyncio.Future[None]:
-        pushed = self._pushed.get(connection, {}).pop(delivery_id, None)
+    def _in_hand(self, connection: Connection, delivery_id: str) -> _Pushed:
+        pushed = self._pushed.get(connection, {}).get(delivery_id)
         if pushed is None or not pushed.start() or pushed.answered.done():
             raise self._not_in_hand(connection, delivery_id)
-        return pushed.answered
+        return pushed
 
     def _occupy(self, connection: Connection, subscription_id: str, delivery_id: str) -> None:
         """Give a member of a pool nothing more in the place of a message that it has said nothing about in time."""
@@ -299,8 +314,8 @@ class Deliveries:
             self._tasks.start(self._park(*key, code, reason), name="abandon a claim")
 
     async def _park(self, subject: str, message_id: str, code: str, reason: str) -> None:
-        with suppress(NotFound):  # somebody finished it at the same moment
-            await self._relay.fail(subject, message_id, reason, code=code)
+        with suppress(NotFound):  # the mailbox is gone
+            await self._relay.bus.pull.abandon(subject, message_id, reason, code)
 
 
 class _Claim:
@@ -315,8 +330,9 @@ class _Claim:
 class _Pushed:
     """A message that a client has been sent."""
 
-    def __init__(self, subscription_id: str, starts: bool) -> None:
+    def __init__(self, subscription_id: str, starts: bool, end: End) -> None:
         self.subscription_id = subscription_id
+        self.end = end
         loop = asyncio.get_running_loop()
         self.started: asyncio.Future[None] = loop.create_future()
         self.answered: asyncio.Future[None] = loop.create_future()
@@ -351,6 +367,8 @@ class _Pushed:
 class _Push:
     """The handler behind a connection's subscription."""
 
+    says_end = True
+
     def __init__(self, deliveries: Deliveries, connection: Connection, starts: bool) -> None:
         self._deliveries = deliveries
         self._connection = connection
@@ -360,9 +378,9 @@ class _Push:
         self.__qualname__ = connection.name or "socket client"
         """What its outcomes are listed under."""
 
-    async def __call__(self, envelope: Envelope) -> None:
+    async def __call__(self, envelope: Envelope, end: End) -> None:
         try:
-            await self._deliveries.push(self._connection, self.subscription_id, envelope, starts=self.keeps_time)
+            await self._deliveries.push(self._connection, self.subscription_id, envelope, end, starts=self.keeps_time)
         except RelayError as error:  # too large for a frame
             raise ConsumerFailed(error.message) from error
 

@@ -10,6 +10,7 @@ import shutil
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from relay_core.errors import StorageError
 from relay_core.journal import Durability, Journal, read_segment, segments, transaction
 from relay_core.maildir import CUR, FAILED, NEW, Maildir
 from relay_core.recovery import Recovered, recover
+from tests.supervisor.inside import until
 
 BOX = "0123456789ab"
 
@@ -41,10 +43,14 @@ class Syncs:
 
     def __init__(self) -> None:
         self.count = 0
+        self.done = 0
         self.error: OSError | None = None
         self.entered = threading.Event()
         self.may_go = threading.Event()
         self.may_go.set()
+
+    def has_done(self, count: int) -> bool:
+        return self.done >= count
 
     def __call__(self, fd: int) -> None:
         self.count += 1
@@ -53,6 +59,7 @@ class Syncs:
         if self.error is not None:
             raise self.error
         os.fdatasync(fd)
+        self.done += 1
 
 
 class Bench:
@@ -81,6 +88,10 @@ class Bench:
 
     def lines(self) -> list[dict[str, Any]]:
         return [one for sequence, path in segments(self.journal.directory) for one in read_segment(sequence, path)]
+
+    def said(self, kind: str) -> list[str]:
+        """Return the messages of which the journal says this."""
+        return [message for one in self.lines() for op, _, message, *_ in one["ops"] if op == kind]
 
     def after_a_kill(self) -> tuple[Recovered, Maildir]:
         """Return what the next process would find if this one were killed now."""
@@ -255,6 +266,58 @@ class TestFsync:
             _, box = it.after_a_kill()
             assert box.whereabouts(message_id(1)) == set()
             assert it.box.whereabouts(message_id(1)) == {CUR}
+
+    async def test_ends_are_synced_once_though_nothing_follows(self, bench: Callable[..., Any]) -> None:
+        async with bench("fsync") as it:
+            for number in range(4):
+                await it.commits.commit(it.new(number))
+            for numbers, syncs in (((0, 1), 5), ((2, 3), 6)):
+                for number in numbers:
+                    it.commits.note_gone(BOX, message_id(number))
+                await until(partial(it.syncs.has_done, syncs))
+            assert it.syncs.count == 6
+
+    async def test_a_group_that_follows_spares_them_the_sync(self, bench: Callable[..., Any]) -> None:
+        async with bench("fsync") as it:
+            await it.commits.commit(it.new(1))
+            it.commits.note_gone(BOX, message_id(1))
+            await it.commits.commit(it.new(2))
+            assert it.syncs.count == 2
+            it.commits.note_gone(BOX, message_id(2))
+            await until(lambda: it.syncs.done > 2)
+            assert it.syncs.count == 3
+
+    async def test_a_claim_is_written_with_the_next_sync_unless_it_is_over_by_then(
+        self, bench: Callable[..., Any]
+    ) -> None:
+        async with bench("fsync") as it:
+            for number in range(4):
+                await it.commits.commit(it.new(number))
+            for number in range(4):
+                it.commits.note_begun(BOX, message_id(number))
+            it.commits.note_gone(BOX, message_id(2))
+            it.commits.note_back(BOX, message_id(3))
+            await until(lambda: it.syncs.done > 4)
+            assert it.said("begun") == [message_id(0), message_id(1)]
+            assert it.said("back") == []
+            it.commits.note_back(BOX, message_id(0))
+            await until(lambda: it.syncs.done > 5)
+            assert it.said("back") == [message_id(0)]
+            _, box = it.after_a_kill()
+            assert (box.ids(NEW), box.ids(CUR)) == ([message_id(0), message_id(3)], [message_id(1)])
+
+    async def test_a_message_whose_parking_failed_is_still_begun(self, bench: Callable[..., Any]) -> None:
+        async with bench("fsync") as it:
+            await it.commits.commit(it.new(1))
+            it.box.claim(message_id(1))
+            it.commits.note_begun(BOX, message_id(1))
+            it.syncs.error = OSError(errno.EIO, "no")
+            await it.commits.commit(it.change(it.op("failed", 1, b"{}")))
+            it.syncs.error = None
+            assert it.said("begun") == [message_id(1), message_id(1)]
+            it.box.unclaim(message_id(1))  # as after a power loss: the claim was never on disk
+            _, box = it.after_a_kill()
+            assert box.whereabouts(message_id(1)) == {CUR}
 
     async def test_a_full_segment_is_checkpointed(self, bench: Callable[..., Any]) -> None:
         async with bench("fsync", segment_bytes=500) as it:

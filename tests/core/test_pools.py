@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from relay_core import CircuitState, Envelope, InvalidSubject, RelayConfig, RelayCore, Subscription
-from relay_core.consumers import PutBack
+from relay_core.consumers import End, PutBack
 from relay_core.pools import Pool, Pools
 from relay_core.tasks import Tasks
 from relay_core.testing import FakeClock
@@ -795,7 +795,7 @@ class Hearer:
         self.room = room
         self.has: list[int] = []
 
-    async def deliver(self, envelope: Envelope) -> None:
+    async def deliver(self, envelope: Envelope, end: End) -> None:
         raise NotImplementedError
 
 

@@ -81,7 +81,7 @@ def left(tmp_path: Path) -> Fixture:
 
 
 def line(op: str, *, sync: bool = True, message_id: str = ID) -> bytes:
-    data = orjson.dumps(DATA[op]) if DATA[op] is not None else None
+    data = orjson.dumps(DATA[op]) if DATA.get(op) is not None else None
     return transaction(message_id, [(op, BOX, message_id, data)], sync=sync)
 
 
@@ -131,6 +131,13 @@ def test_each_op_in_each_situation(left: Fixture, op: str, sync: bool) -> None:
         (["new", "failed", "again", "gone"], {}),
         (["new", "failed", "again", "failed"], {FAILED: RECORD}),
         (["failed", "gone"], {}),
+        (["new", "begun"], {CUR: MESSAGE}),
+        (["new", "begun", "back"], {NEW: MESSAGE}),
+        (["new", "begun", "back", "begun"], {CUR: MESSAGE}),
+        (["new", "begun", "gone"], {}),
+        (["new", "begun", "failed"], {FAILED: RECORD}),
+        (["new", "begun", "failed", "again"], {NEW: MESSAGE}),
+        (["begun"], {}),
     ],
     ids=" ".join,
 )
@@ -139,6 +146,26 @@ def test_the_last_word_on_a_message_holds(left: Fixture, ops: list[str], there: 
     lines = [line(op) for op in ops]
     left.journal(*([one] for one in lines) if split else [lines])
     assert left.recover() == there
+
+
+@pytest.mark.parametrize(
+    ("ops", "files", "there"),
+    [
+        (["begun"], (NEW,), (CUR,)),
+        (["begun"], (CUR,), (CUR,)),
+        (["begun"], (FAILED,), (FAILED,)),
+        (["begun", "back"], (NEW,), (NEW,)),
+        (["begun", "back"], (CUR,), (CUR,)),  # it was claimed again, and a kill left no word of that
+    ],
+)
+def test_a_message_that_was_begun_is_not_offered_again(
+    left: Fixture, ops: list[str], files: tuple[str, ...], there: tuple[str, ...]
+) -> None:
+    """The segment that held the message itself is gone."""
+    for state in files:
+        Path(left.box.path, state, f"{ID}.json").write_bytes(orjson.dumps(MESSAGE))
+    left.journal([line(op) for op in ops])
+    assert left.recover() == dict.fromkeys(there, MESSAGE)
 
 
 def test_a_transaction_that_is_done_is_left_alone(left: Fixture) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+import resource
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from relay_core.deadletters import DeadLetter
 from relay_core.errors import Closed
 from relay_core.testing import FakeClock
 from relay_supervisor.supervisor import Supervisor
+from tests.supervisor.daemon import UNLIMITED
 from tests.supervisor.inside import a_supervisor, until
-from tests.supervisor.raw_client import Raw, kind
+from tests.supervisor.raw_client import Raw, kind, request
 
 A = "relay.agent.a"
 
@@ -275,6 +277,97 @@ async def test_of_claims_cut_off_each_message_is_parked_or_still_waits(
     assert {letter.code for letter in parked} <= {"disconnected"}
     waiting = [envelope.id for envelope in await relay.inbox(A, 50)]
     assert sorted([*waiting, *(letter.message_id for letter in parked)]) == sorted(sent)
+
+
+@contextmanager
+def a_journal_that_takes_nothing() -> Iterator[None]:
+    """Let no file of this process grow; small ones can still be removed."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+FSYNC = {**UNLIMITED, "durability": "fsync"}
+
+
+@pytest.mark.parametrize("queue", [None, "workers"])
+@pytest.mark.parametrize("then", ["ack", "fail", "gone"])
+async def test_an_ack_that_cannot_be_written_is_an_error_and_leaves_the_message_in_hand(
+    data_dir: Path, then: str, queue: str | None
+) -> None:
+    async with a_supervisor(data_dir, FSYNC) as supervisor:
+        relay = supervisor.services.relay
+        await relay.register_endpoint(A)
+        async with Raw(supervisor.socket) as raw:
+            await raw.call("subscribe", pattern=A, **({"queue": queue, "starts": True} if queue else {}))
+            message_id = await publish(relay)
+            delivery_id = (await raw.note())["deliveryId"]
+            if queue:
+                await raw.call("start", deliveryId=delivery_id)
+            with a_journal_that_takes_nothing():
+                for _ in range(2):
+                    assert (await raw.refusal("ack", deliveryId=delivery_id))[0] == "StorageError"
+            assert relay.mailboxes()[0].claimed == 1
+            if then == "ack":
+                assert await raw.call("ack", deliveryId=delivery_id) == {}
+                assert (await raw.refusal("ack", deliveryId=delivery_id))[0] == "NotFound"
+                await relay.idle()
+                assert await relay.dead_letters() == []
+                assert [span.status for span in await relay.trace(message_id)] == ["done"]
+                return
+            if then == "fail":
+                await raw.call("fail", deliveryId=delivery_id, reason="no")
+                (letter,) = await letters(relay, 1)
+                assert (letter.code, letter.reason) == ("consumer_failed", "socket client: no")
+                return
+        (letter,) = await letters(relay, 1)
+        assert letter.code == "disconnected"
+
+
+async def test_an_ack_without_an_answer_is_taken_and_written_when_the_disk_lets_it(
+    data_dir: Path, clock: FakeClock
+) -> None:
+    async with a_supervisor(data_dir, FSYNC, clock) as supervisor, Raw(supervisor.socket) as raw:
+        relay = supervisor.services.relay
+        await relay.register_endpoint(A)
+        await raw.call("subscribe", pattern=A)
+        ids = [await publish(relay) for _ in range(2)]
+        first = await raw.note()
+        with a_journal_that_takes_nothing():
+            raw.send(request("ack", {"deliveryId": first["deliveryId"]}))
+            second = await raw.note()  # it goes on
+            assert relay.mailboxes()[0].claimed == 2
+        assert await raw.call("ack", deliveryId=second["deliveryId"]) == {}
+
+        def is_written() -> bool:
+            clock.advance(1)
+            return relay.mailboxes()[0].claimed == 0
+
+        await until(is_written)
+        assert [span.status for id in ids for span in await relay.trace(id)] == ["done", "done"]
+        assert relay.mailboxes()[0].degraded is None
+    async with RelayCore(data_dir) as relay:
+        assert await relay.dead_letters() == []
+        assert depth(relay) == 0
+
+
+async def test_of_two_subscribers_each_ack_is_answered_and_the_last_ends_the_message(
+    supervisor: Supervisor, raw: Raw, relay: RelayCore
+) -> None:
+    async with Raw(supervisor.socket) as other:
+        for one in (raw, other):
+            await one.call("subscribe", pattern=A)
+        await publish(relay)
+        ids = [(await one.note())["deliveryId"] for one in (raw, other)]
+        assert await raw.call("ack", deliveryId=ids[0]) == {}
+        assert relay.mailboxes()[0].claimed == 1
+        assert await other.call("ack", deliveryId=ids[1]) == {}
+        await relay.idle()
+        assert relay.mailboxes()[0].claimed == 0
+        assert await relay.dead_letters() == []
 
 
 async def test_a_lease_outlives_its_connection_until_it_runs_out(data_dir: Path) -> None:

@@ -6,18 +6,22 @@ import asyncio
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
+from relay_core.clock import parse_iso
+from relay_core.config import DispatchConfig
 from relay_core.core import RelayCore
-from relay_core.deadletters import Code
+from relay_core.deadletters import Code, DeadLetter
 from relay_core.envelope import Envelope, decode_envelope
-from relay_core.errors import StorageError
+from relay_core.errors import NotFound, StorageError
+from relay_core.testing import FakeClock
 from tests.core.crash.child import config
+from tests.supervisor.inside import until
 
 SUBJECT = "a.b"
 Durability = Literal["os", "fsync"]
@@ -32,13 +36,14 @@ class Disk:
         self.data_dir = root / "relay"
         self._ballast = root / "ballast"
 
-    def fill(self) -> None:
-        """Leave no byte free."""
+    def fill(self, spare: int = 0) -> None:
+        """Leave no byte free, or so many."""
         with self._ballast.open("ab", buffering=0) as ballast, suppress(OSError):
             for size in (65536, 1):
                 with suppress(OSError):
                     while True:
                         ballast.write(bytes(size))
+            ballast.truncate(max(ballast.tell() - spare, 0))
 
     def free(self) -> None:
         """Give the space back."""
@@ -223,3 +228,147 @@ async def test_registering_an_endpoint_says_that_the_disk_is_full(disk: Disk, du
         disk.free()
         await core.register_endpoint(SUBJECT)
         assert (await core.publish(SUBJECT, 1, sender="s")).delivered_to == 1
+
+
+async def fail(envelope: Envelope) -> None:
+    raise RuntimeError("no")
+
+
+async def hang(envelope: Envelope) -> None:
+    await asyncio.Event().wait()
+
+
+async def by_handler(core: RelayCore, clock: FakeClock) -> None:
+    await core.subscribe(SUBJECT, fail)
+    await core.idle()
+
+
+async def by_timeout(core: RelayCore, clock: FakeClock) -> None:
+    await core.subscribe(SUBJECT, hang)
+    await core.idle()
+
+
+async def by_expiry(core: RelayCore, clock: FakeClock) -> None:
+    clock.advance(2 * 3600)
+    assert await core.claim(SUBJECT, 3) == []
+
+
+STUCK: dict[str, tuple[Callable[[RelayCore, FakeClock], Coroutine[Any, Any, None]], str, str]] = {
+    "handler": (by_handler, Code.HANDLER_FAILED, "fail: RuntimeError: no"),
+    "timeout": (by_timeout, Code.TIMEOUT, "hang: no answer within 0.01 s"),
+    "expiry": (by_expiry, Code.EXPIRED, "message expired (TTL)"),
+}
+"""How messages end while the disk is full, and what their dead letters say once it is not."""
+
+
+@asynccontextmanager
+async def a_full_disk(disk: Disk, durability: Durability, clock: FakeClock) -> AsyncIterator[RelayCore]:
+    """Yield a bus with three messages on a disk that has no room for their dead letters."""
+    settings = config(durability).model_copy(update={"dispatch": DispatchConfig(handler_timeout_ms=10)})
+    async with RelayCore(disk.data_dir, settings, clock=clock) as core:
+        await core.register_endpoint(SUBJECT)
+        for number in range(3):
+            await core.publish(SUBJECT, {"n": number, "x": "x" * 100_000}, sender="s")
+        await asyncio.to_thread(disk.fill)
+        yield core
+
+
+async def parked(core: RelayCore, clock: FakeClock, count: int) -> list[DeadLetter]:
+    """Return the dead letters when there are so many, as time goes by."""
+
+    async def are_there() -> bool:
+        clock.advance(1)
+        return len(await core.dead_letters()) >= count
+
+    await until(are_there)
+    return await core.dead_letters()
+
+
+@pytest.mark.parametrize("how", STUCK)
+async def test_what_could_not_be_parked_is_parked_once_there_is_space(
+    disk: Disk, durability: Durability, clock: FakeClock, how: str
+) -> None:
+    end, code, reason = STUCK[how]
+    async with a_full_disk(disk, durability, clock) as core:
+        await end(core, clock)
+        (box,) = core.mailboxes()
+        assert box.claimed
+        assert "waits to be written" in (box.degraded or "")
+        assert len(disk.files("cur")) == box.claimed
+        failed_at = clock.now_ms()
+        disk.free()
+        letters = await parked(core, clock, 3)
+        assert {letter.envelope.payload["n"] for letter in letters if letter.envelope} == {0, 1, 2}
+        assert {(letter.code, letter.reason) for letter in letters} == {(code, reason)}
+        assert all(parse_iso(letter.failed_at) <= failed_at for letter in letters)
+        (box,) = core.mailboxes()
+        assert (box.claimed, box.failed, box.degraded) == (0, 3, None)
+        assert disk.files("cur") == disk.files("tmp") == []
+
+
+async def test_what_waits_to_be_parked_can_be_completed_or_failed(
+    disk: Disk, durability: Durability, clock: FakeClock
+) -> None:
+    async with a_full_disk(disk, durability, clock) as core:
+        await by_handler(core, clock)
+        first, *others = sorted(path.stem for path in disk.files("cur"))
+        with pytest.raises(StorageError) as caught:
+            await core.fail(SUBJECT, first, "an operator said so")
+        assert (caught.value.code, caught.value.retryable) == ("storage_full", True)
+        disk.free()
+        await core.fail(SUBJECT, first, "an operator said so")
+        done = others[:1]
+        for one in done:
+            assert await core.complete(SUBJECT, one)
+        for one in [first, *done]:
+            for verb in (core.complete(SUBJECT, one), core.fail(SUBJECT, one, "again")):
+                with pytest.raises(NotFound):
+                    await verb
+        letters = await parked(core, clock, 3 - len(done))
+        reasons = {letter.message_id: letter.reason for letter in letters}
+        assert reasons.pop(first) == "an operator said so"
+        assert set(reasons.values()) == {"fail: RuntimeError: no"}
+        assert not set(done) & {letter.message_id for letter in letters}
+        assert core.mailboxes()[0].claimed == 0
+    async with RelayCore(disk.data_dir, config(durability)) as core:
+        assert {letter.message_id for letter in await core.dead_letters()} == {first, *reasons}
+
+
+async def test_a_failure_that_waits_when_the_bus_closes_is_parked_if_there_is_space_by_then(
+    disk: Disk, durability: Durability, clock: FakeClock
+) -> None:
+    async with a_full_disk(disk, durability, clock) as core:
+        await by_handler(core, clock)
+        disk.free()
+    async with RelayCore(disk.data_dir, config(durability)) as core:
+        assert [letter.code for letter in await core.dead_letters()] == [Code.HANDLER_FAILED] * 3
+
+
+async def test_a_start_on_a_nearly_full_disk_parks_what_was_interrupted_once_there_is_space(
+    disk: Disk, durability: Durability, clock: FakeClock
+) -> None:
+    async with RelayCore(disk.data_dir, config(durability)) as core:
+        await core.register_endpoint(SUBJECT)
+        await core.publish(SUBJECT, {"x": "x" * 800_000}, sender="s")
+        (envelope,) = await core.claim(SUBJECT)
+    await asyncio.to_thread(disk.fill, spare=400_000)
+    async with RelayCore(disk.data_dir, config(durability), clock=clock) as core:
+        assert core.mailboxes()[0].claimed == 1
+        assert await core.dead_letters() == []
+        disk.free()
+        (letter,) = await parked(core, clock, 1)
+        assert (letter.message_id, letter.code) == (envelope.id, Code.INTERRUPTED)
+
+
+async def test_a_file_that_is_no_message_is_set_aside_once_there_is_space(
+    disk: Disk, durability: Durability, clock: FakeClock
+) -> None:
+    async with a_full_disk(disk, durability, clock) as core:
+        for path in disk.files("new"):
+            os.truncate(path, 1000)
+        await asyncio.to_thread(disk.fill)
+        assert await core.claim(SUBJECT, 3) == []
+        disk.free()
+        letters = await parked(core, clock, 3)
+        assert {letter.code for letter in letters} == {Code.MALFORMED}
+        assert disk.files("cur") == disk.files("new") == []

@@ -12,17 +12,21 @@ import random
 import shutil
 import struct
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
 from relay_core.core import RelayCore
+from relay_core.deadletters import Code
+from relay_core.envelope import Envelope
 from relay_core.errors import StorageError
-from tests.core.crash.child import ENDPOINTS, FLAKY, GOOD, KEEP, SUBJECTS, config
+from relay_core.journal import Journal
+from tests.core.crash.child import ENDPOINTS, FLAKY, GOOD, KEEP, LATE, SUBJECTS, config
 from tests.core.crash.ledger import Ledger, Nursery
+from tests.supervisor.inside import until
 
 pytestmark = pytest.mark.serial
 
@@ -172,3 +176,104 @@ async def test_a_disk_that_fails_acknowledges_nothing_and_closes(
         assert box.degraded
         with pytest.raises(StorageError):
             await core.register_endpoint("c.d")
+
+
+class Syncs:
+    """Counts the syncs of the journal that have come back."""
+
+    def __init__(self) -> None:
+        self.done = 0
+
+    def __call__(self, fd: int) -> None:
+        os.fdatasync(fd)
+        self.done += 1
+
+
+@pytest.fixture
+def syncs(monkeypatch: pytest.MonkeyPatch) -> Syncs:
+    found = Syncs()
+    defaults = Journal.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "fdatasync", found)
+    return found
+
+
+class Idle:
+    """A bus on which one thing happens, and then nothing."""
+
+    def __init__(self, core: RelayCore) -> None:
+        self.core = core
+        self.let_go = asyncio.Event()
+
+    async def handled(self) -> None:
+        await self.core.subscribe(KEEP, self._handle)
+        await self.core.idle()
+
+    async def begun(self) -> None:
+        entered = asyncio.Event()
+
+        async def handle(_: Envelope) -> None:
+            entered.set()
+            await self.let_go.wait()
+
+        await self.core.subscribe(KEEP, handle)
+        await entered.wait()
+
+    async def claimed(self) -> None:
+        await self.core.claim(KEEP)
+
+    async def purged(self) -> None:
+        assert await self.core.purge_dead_letters() == 1
+
+    async def completed(self) -> None:
+        (envelope,) = await self.core.claim(KEEP)  # in the same step: one sync for both
+        await self.core.complete(KEEP, envelope.id)
+
+    async def _handle(self, _: Envelope) -> None:
+        pass
+
+
+IDLE: dict[str, tuple[Callable[[Idle], Coroutine[Any, Any, None]], str, list[str]]] = {
+    "handled": (Idle.handled, KEEP, []),
+    "completed": (Idle.completed, KEEP, []),
+    "purged": (Idle.purged, LATE, []),
+    "begun": (Idle.begun, KEEP, [Code.INTERRUPTED]),
+    "claimed": (Idle.claimed, KEEP, [Code.INTERRUPTED]),
+}
+"""What happens last → how, to a message of which subject, and the dead letters that it leaves after a power loss."""
+
+
+async def lose_power_when_idle(disk: Disk, case: str, syncs: Syncs | None) -> tuple[int, list[str]]:
+    """Cut the power once what happened last is synced, or at once; return what waits then, and the dead letters."""
+    happen, subject, _ = IDLE[case]
+    data_dir = disk.root / "relay"
+    async with RelayCore(data_dir, config("fsync")) as core:
+        await core.register_endpoint(KEEP)
+        await core.publish(subject, 1, sender="s")
+        await asyncio.to_thread(disk.settle)
+        idle = Idle(core)
+        before = syncs.done if syncs is not None else 0
+        await happen(idle)
+        if syncs is not None:
+            await until(lambda: syncs.done > before)
+        await asyncio.to_thread(disk.pull_the_plug)
+        idle.let_go.set()
+    await asyncio.to_thread(disk.plug_in_again)
+    async with RelayCore(data_dir, config("fsync")) as core:
+        return len(await core.inbox(KEEP)), [letter.code for letter in await core.dead_letters()]
+
+
+@pytest.mark.parametrize("case", IDLE)
+async def test_what_has_ended_or_begun_stays_so_when_the_power_goes_while_nothing_happens(
+    disk: Disk, syncs: Syncs, case: str
+) -> None:
+    assert await lose_power_when_idle(disk, case, syncs) == (0, IDLE[case][2])
+
+
+@pytest.mark.parametrize("case", IDLE)
+async def test_without_that_sync_it_is_as_if_it_had_not_happened(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    """The same test sees what the sync prevents."""
+    monkeypatch.setattr("relay_core.commit.SYNC_WITHIN_SECS", 3600.0)
+    assert await lose_power_when_idle(disk, case, None) != (0, IDLE[case][2])

@@ -12,8 +12,11 @@ import pytest
 from relay_core import DeadLetter, PublishResult, StorageError
 from relay_core.client import RelayClient
 from relay_core.envelope import decode_envelope
+from relay_core.testing import FakeClock
 from tests.core.crash.test_disk_full import Disk, disk
 from tests.supervisor.daemon import UNLIMITED, Daemon, a_daemon
+from tests.supervisor.inside import a_supervisor, until
+from tests.supervisor.raw_client import Raw
 
 __all__ = ["disk"]
 
@@ -120,3 +123,46 @@ async def test_consumers_go_on_and_a_kill_loses_nothing(disk: Disk, daemon: Daem
         assert len(set(seen)) == len(seen)
         assert waiting & set(seen) == set()
         assert {*seen, *parked, *waiting} == {*range(40), *more}
+
+
+@pytest.mark.parametrize("how", ["fail", "disconnect", "lease", "claim and disconnect"])
+@pytest.mark.parametrize("promise", ["os", "fsync"])
+async def test_what_ends_on_a_full_disk_is_parked_once_there_is_space(
+    disk: Disk, clock: FakeClock, promise: str, how: str
+) -> None:
+    disk.data_dir.mkdir(mode=0o700)
+    async with a_supervisor(disk.data_dir, {**UNLIMITED, "durability": promise}, clock) as supervisor:
+        relay = supervisor.services.relay
+        await relay.register_endpoint(A)
+        await relay.publish(A, {"x": "x" * 100_000}, sender=B)
+        await asyncio.to_thread(disk.fill)
+        async with Raw(supervisor.socket) as raw:
+            if how in ("fail", "disconnect"):
+                await raw.call("subscribe", pattern=A)
+                delivery_id = (await raw.note())["deliveryId"]
+                if how == "fail":
+                    assert await raw.call("fail", deliveryId=delivery_id, reason="no") == {}
+            else:
+                lease = {"leaseMs": 5000} if how == "lease" else {}
+                assert len((await raw.call("inbox.claim", subject=A, **lease))["messages"]) == 1
+        if how == "lease":
+            clock.advance(6)
+        await until(lambda: relay.mailboxes()[0].degraded)
+        assert relay.mailboxes()[0].claimed == 1
+        assert await relay.dead_letters() == []
+        disk.free()
+
+        async def is_parked() -> bool:
+            clock.advance(1)
+            return bool(await relay.dead_letters())
+
+        await until(is_parked)
+        (letter,) = await relay.dead_letters()
+        assert (letter.code, letter.reason) == {
+            "fail": ("consumer_failed", "socket client: no"),
+            "disconnect": ("disconnected", "socket client: the consumer has disconnected"),
+            "lease": ("timeout", "not completed within 5 s"),
+            "claim and disconnect": ("disconnected", "the consumer has disconnected"),
+        }[how]
+        (box,) = relay.mailboxes()
+        assert (box.claimed, box.failed, box.degraded) == (0, 1, None)
