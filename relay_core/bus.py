@@ -33,7 +33,7 @@ from relay_core.deadletter_store import DeadLetterStore
 from relay_core.deadletters import Code
 from relay_core.dedupe import Dedupe, Outcome
 from relay_core.deliver import Deliver
-from relay_core.delivery import TargetKind
+from relay_core.delivery import Delivery, TargetKind
 from relay_core.dispatch import Dispatch
 from relay_core.drops import DropWatch
 from relay_core.errors import AccessDenied, ConfigError
@@ -186,7 +186,7 @@ class Bus:
         graves = Graves(self.open_mailbox, self.parking)
         return [
             Validate(self),
-            Stamp(self, self.clock, self.new_id, Parents(self.mailboxes, self.index)),
+            Stamp(self, self.clock, self.new_id, Parents(self.mailboxes, self.index, self._recall)),
             Access(self.access, self.bindings, self.adapters, self.recorder),
             RateLimit(self.limiter, self.recorder),
             BudgetGate(graves, self.recorder),
@@ -295,12 +295,16 @@ class Bus:
         config = self.config
         return max(config.retention.trace_ms, config.budget.ttl_ms, config.reliability.rate_limit.window_secs * 1000)
 
-    def _whole_past(self) -> Past:
-        """Return everything that the journal still tells of earlier publishes. Blocks."""
-        past = Past(self.clock.now_ms() - self._remembered_ms())
+    def _whole_past(self, only: str | None = None) -> Past:
+        """Return everything that the journal still tells of earlier publishes, or of one message. Blocks."""
+        past = Past(self.clock.now_ms() - self._remembered_ms(), only)
         past.read_to = max(self.journal.sequence - 1, 0)  # the present one has rows that are not written yet
         past.read([*self.journal.kept.segments(), *segments(self.data_dir.journal)])
         return past
+
+    def _recall(self, message_id: str) -> list[Delivery]:
+        """Return what the journal still tells of one message's deliveries. Blocks."""
+        return list(self._whole_past(message_id).deliveries.values())
 
     async def _park_interrupted(self) -> None:
         """Park what the last process had claimed: its handler may have run."""

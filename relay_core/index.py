@@ -127,6 +127,11 @@ class Index:
             self._db.close()
             self._db = None
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether rows wait that the database has refused."""
+        return bool(self._unsaved)
+
     def note(self, row: Row) -> None:
         """Note a row's present state; it is written within 50 ms."""
         self._thread.put(row)

@@ -37,10 +37,11 @@ logger = logging.getLogger(__name__)
 
 
 class Past:
-    """Publishes and deliveries, as the journal's records tell of them."""
+    """Publishes and deliveries since an instant, as the journal's records tell of them; of one message if `only`."""
 
-    def __init__(self, since_ms: int = 0) -> None:
+    def __init__(self, since_ms: int = 0, only: str | None = None) -> None:
         self._since_ms = since_ms
+        self._only = only
         self.outcomes: dict[str, dict[str, Any]] = {}
         """Dedupe key → the outcome of its publish."""
         self.publishes: dict[str, PublishRow] = {}
@@ -66,7 +67,7 @@ class Past:
 
     def note(self, record: dict[str, Any]) -> None:
         """Note one record of the journal."""
-        if "ops" not in record:
+        if "ops" not in record or (self._only is not None and record["id"] != self._only):
             return
         dedupe, result = record.get("dedupe"), record.get("result")
         if dedupe is not None:

@@ -223,3 +223,21 @@ async def test_registering_an_endpoint_says_that_the_disk_is_full(disk: Disk, du
         disk.free()
         await core.register_endpoint(SUBJECT)
         assert (await core.publish(SUBJECT, 1, sender="s")).delivered_to == 1
+
+
+async def test_closed_segments_of_the_journal_are_the_first_to_go(disk: Disk, durability: Durability) -> None:
+    """What only a lost index would need never keeps a message from being stored."""
+    async with RelayCore(disk.data_dir, config(durability)) as core:
+        await core.register_endpoint(SUBJECT)
+        for number in range(20):
+            await core.publish(SUBJECT, "x" * 20_000, sender="s", dedupe_id=f"d{number}")
+        for envelope in await core.claim(SUBJECT, limit=20):
+            await core.complete(SUBJECT, envelope.id)
+    kept = disk.data_dir / "journal" / "kept"
+    assert sum(path.stat().st_size for path in kept.iterdir()) > 400_000
+    async with RelayCore(disk.data_dir, config(durability)) as core:
+        await asyncio.to_thread(disk.fill)
+        for number in range(5):  # more than the journal has taken beforehand, with their files
+            await core.publish(SUBJECT, "x" * 30_000, sender="s", dedupe_id=f"later {number}")
+        assert len(disk.stored()) == 5
+    assert all(path.stat().st_size < 400_000 for path in kept.iterdir())

@@ -18,7 +18,7 @@ from relay_core.config import RelayConfig
 from relay_core.core import RelayCore
 from relay_core.envelope import Envelope
 from relay_core.testing import FakeClock
-from tests.core.crash.story import Durability, Told, begin, check, config
+from tests.core.crash.story import CHAIN, HOPS_BEFORE, Durability, Told, begin, check, config
 
 ROOT = Path(__file__).parents[3]
 DURABILITIES: tuple[Durability, ...] = ("os", "fsync")
@@ -102,7 +102,7 @@ async def test_damaged_while_stopped(data_dir: Path, durability: Durability) -> 
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)
-async def test_lost_and_held_so_that_it_cannot_be_written_at_once(data_dir: Path, durability: Durability) -> None:
+async def test_killed_while_a_lost_index_was_being_restored(data_dir: Path, durability: Durability) -> None:
     async with RelayCore(data_dir, config(durability)) as core:
         told = await begin(core)
     lose_index(data_dir)
@@ -162,6 +162,16 @@ async def look_again(data_dir: Path, durability: Durability, told: Told) -> None
     async with RelayCore(data_dir, config(durability)) as core:
         again = await core.publish("story.once", 1, sender="story.teller", dedupe_id="once")
         assert again.message_id == told.once
+
+
+async def test_while_the_index_cannot_answer_a_parent_is_found_in_the_journal(data_dir: Path) -> None:
+    async with RelayCore(data_dir, config("fsync")) as core:
+        told = await begin(core)
+        with held(data_dir):
+            result = await core.publish(CHAIN[HOPS_BEFORE], 1, sender=CHAIN[HOPS_BEFORE - 1], parent_id=told.parent)
+            (child,) = await core.inbox(CHAIN[HOPS_BEFORE])
+            assert (child.id, child.budget.hop_count) == (result.message_id, HOPS_BEFORE + 1)
+            assert child.budget.ancestor_chain == tuple(CHAIN[: HOPS_BEFORE + 1])
 
 
 # What counts
