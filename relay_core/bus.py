@@ -33,7 +33,7 @@ from relay_core.deadletter_store import DeadLetterStore
 from relay_core.deadletters import Code
 from relay_core.dedupe import Dedupe, Outcome
 from relay_core.deliver import Deliver
-from relay_core.delivery import TargetKind
+from relay_core.delivery import Delivery, TargetKind
 from relay_core.dispatch import Dispatch
 from relay_core.drops import DropWatch
 from relay_core.errors import AccessDenied, ConfigError
@@ -42,8 +42,8 @@ from relay_core.events import EventKind
 from relay_core.fanout import Fanout
 from relay_core.handling import Handling
 from relay_core.ids import UlidFactory
-from relay_core.index import Index, recovered_publish
-from relay_core.journal import Journal, done
+from relay_core.index import Index
+from relay_core.journal import Journal, done, segments
 from relay_core.lookups import is_sound
 from relay_core.mailbox import BadFile, Mailbox
 from relay_core.mailboxes import Mailboxes
@@ -52,6 +52,7 @@ from relay_core.match import Match
 from relay_core.metrics import Metrics
 from relay_core.parents import Parents
 from relay_core.parking import Parking
+from relay_core.past import Past, waiting_since
 from relay_core.pipeline import (
     Access,
     BudgetGate,
@@ -120,14 +121,14 @@ class Bus:
             self.config = load_config(self.data_dir.config, self.base_config)
             self._assemble()
             stack.push_async_callback(asyncio.to_thread, self.index.close)
-            recovered, strays = await asyncio.to_thread(self._load)
+            recovered, past, strays = await asyncio.to_thread(self._load)
             await stack.enter_async_context(self.events)
             self.recorder.event(EventKind.BUS, status="started")
             stack.callback(self.recorder.event, EventKind.BUS, status="stopped")
             self.journal.open()
             self.commits.open()
             stack.push_async_callback(self.commits.close)
-            await self._remember(recovered)
+            await self._remember(recovered, past)
             self._apply_config()
             for mailbox, bad in strays:
                 for one in bad:
@@ -154,13 +155,13 @@ class Bus:
         """What is promised until the next start, whatever config.json says meanwhile."""
         sync = config.durability == "fsync"
         self.mailboxes = Mailboxes(self.data_dir.mailboxes, read_limit=read_limit, sync=sync)
-        self.reindexer = Reindexer(self.data_dir.mailboxes, limit=read_limit + _ENVELOPE_ROOM)
+        self.reindexer = Reindexer(self.data_dir.mailboxes, limit=read_limit + _ENVELOPE_ROOM, past=self._whole_past)
         self.index = Index(self.data_dir.index, self.reindexer.rebuild)
         self.events = EventLog(self.data_dir.events, config.events, clock)
         self.recorder = Recorder(self.index, self.metrics, self.events, clock)
         self.journal = Journal(self.data_dir.journal, config.durability)
         self.commits = Commits(self.journal, asyncio.get_running_loop())
-        self.commits.before_drop = self.index.wait  # it has the outcomes that retries ask for
+        self.commits.before_drop = lambda: self.index.caught_up(self.journal.sequence - 1)
         self.parking = Parking(self.commits, self.recorder, clock, self.new_id, self.background)
         self.handling = Handling(self.consumers, self.breakers, self.commits, self.parking, self.recorder, clock)
         self.dispatch = Dispatch(
@@ -186,7 +187,7 @@ class Bus:
         graves = Graves(self.open_mailbox, self.parking)
         return [
             Validate(self),
-            Stamp(self, self.clock, self.new_id, Parents(self.mailboxes, self.index)),
+            Stamp(self, self.clock, self.new_id, Parents(self.mailboxes, self.index, self._recall)),
             Access(self.access, self.bindings, self.adapters, self.recorder),
             RateLimit(self.limiter, self.recorder),
             BudgetGate(graves, self.recorder),
@@ -251,34 +252,60 @@ class Bus:
     async def _go_on_once(rest: Coroutine[Any, Any, PublishResult], publication: Publication) -> Outcome:
         return await rest, publication.lasting
 
-    def _load(self) -> tuple[Recovered, list[tuple[Mailbox, list[BadFile]]]]:
+    def _load(self) -> tuple[Recovered, Past, list[tuple[Mailbox, list[BadFile]]]]:
         """Do what a start must read from disk, off the loop."""
-        recovered = recover(self.data_dir.journal, self.mailboxes.maildir)
-        strays = self.mailboxes.load()
+        now = self.clock.now_ms()
+        self.limiter.update_config(self.config.reliability.rate_limit)
+        window_began = now - self.config.reliability.rate_limit.window_secs * 1000
         self.index.open()
-        self.access.load()
-        self.bindings.load()
-        window = self.config.reliability.rate_limit.window_secs * 1000
-        self.limiter.warm(self.index.warm(self.clock.now_ms() - window))
+        used = {one: (sender, at) for one, sender, at in self.index.warm(window_began)}
         for key, result in self.index.recent_outcomes(self.config.limits.dedupe_entries):
             with suppress(ValueError):  # damaged, or of another Relay: the index never fails a start
                 self.dedupe.remember(key, PublishResult.model_validate(orjson.loads(result)))
-        return recovered, strays
+        known = self.index.read_to()  # asked last: an index found to be damaged has just been replaced
+        past = Past(now - self._remembered_ms())
+        past.read([(sequence, path) for sequence, path in self.journal.kept.segments() if sequence > known])
+        recovered = recover(self.data_dir.journal, self.mailboxes.maildir, past)
+        strays = self.mailboxes.load()
+        if not known:
+            used |= waiting_since(self.mailboxes, window_began)
+        used |= {row.id: (row.sender, row.created_ms) for row in past.publishes.values()}
+        self.limiter.warm(used.values())
+        self.access.load()
+        self.bindings.load()
+        return recovered, past, strays
 
-    async def _remember(self, recovered: Recovered) -> None:
-        """Take over what the journal knew, and drop its old segments once the index has it too."""
+    async def _remember(self, recovered: Recovered, past: Past) -> None:
+        """Take over what the journal knew, and set its old segments aside."""
         if recovered.cut_short:
             self.journal.append([done(message_id) for message_id in recovered.cut_short])
-        for key, result in recovered.outcomes.items():
+        for key, result in past.outcomes.items():
             if key not in self.dedupe:  # the index has the exact outcome, the journal what was planned
                 self.dedupe.remember(key, PublishResult.model_validate(result))
-                if envelope := recovered.published[key]:
-                    self.index.note(recovered_publish(key, result, envelope))
+        for row in past.rows():
+            self.index.note(row)
         await self.index.flush()
+        await asyncio.to_thread(self.commits.before_drop)
         await asyncio.to_thread(self.journal.checkpoint)
         newest = self.mailboxes.newest()
         if newest is not None:
             self.new_id.seed(newest)
+
+    def _remembered_ms(self) -> int:
+        """Return for how long anything may be asked of an earlier publish."""
+        config = self.config
+        return max(config.retention.trace_ms, config.budget.ttl_ms, config.reliability.rate_limit.window_secs * 1000)
+
+    def _whole_past(self, only: str | None = None) -> Past:
+        """Return everything that the journal still tells of earlier publishes, or of one message. Blocks."""
+        past = Past(self.clock.now_ms() - self._remembered_ms(), only)
+        past.read_to = max(self.journal.sequence - 1, 0)  # the present one has rows that are not written yet
+        past.read([*self.journal.kept.segments(), *segments(self.data_dir.journal)])
+        return past
+
+    def _recall(self, message_id: str) -> list[Delivery]:
+        """Return what the journal still tells of one message's deliveries. Blocks."""
+        return list(self._whole_past(message_id).deliveries.values())
 
     async def _park_interrupted(self) -> None:
         """Park what the last process had claimed: its handler may have run."""
@@ -402,6 +429,8 @@ class Bus:
         self.breakers.update_config(self.config.reliability.circuit_breaker)
         self.dispatch.look_again(self.mailboxes)
         self.events.update_config(self.config.events)
+        self.journal.kept.max_bytes = self.config.retention.journal_bytes
+        self.journal.kept.max_secs = self._remembered_ms() / 1000
 
     def _breaker_moved(self, key: str, old: CircuitState, new: CircuitState, why: str) -> None:
         mailbox = self.mailboxes.get(key)

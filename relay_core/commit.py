@@ -137,10 +137,9 @@ class Commits:
         if self._checkpoint is not None:
             self._checkpoint.join()
         try:
+            self.journal.rotate()
             self.before_drop()
-            if self.journal.durability == "fsync":
-                self.journal.rotate()
-                self.journal.checkpoint()
+            self.journal.checkpoint()
         except OSError as error:
             logger.warning("journal kept for the next start: %s", error)
         self.journal.close()
@@ -168,12 +167,12 @@ class Commits:
         try:
             if atomic or change.dedupe is not None:
                 self.journal.append([_line(change, sync=False)])
-                carry_out(change)
+                carry_out(change, self.journal.kept.give_way)
                 self.journal.append([done(change.message_id)], room=0)
                 if self.journal.full:
                     self._begin_checkpoint()
             else:
-                carry_out(change)
+                carry_out(change, self.journal.kept.give_way)
         except OSError as error:
             change.error = error
         change.settle()
@@ -282,7 +281,7 @@ class Commits:
             return
         self.degraded = None
         for position, change in enumerate(group, 1):
-            carry_out(change)
+            carry_out(change, self.journal.kept.give_way)
             if change.failures:
                 self._strike([change], change.failures.__contains__)
             self._settled.append(change)
@@ -366,19 +365,23 @@ class Commits:
                 change.waiter.set_result(None)
 
 
-def carry_out(change: Change) -> None:
-    """Carry out a change's ops, noting those that fail."""
+def carry_out(change: Change, make_room: Callable[[], bool] = lambda: False) -> None:
+    """Carry out a change's ops, noting those that fail; on a full disk each is tried again while room can be made."""
     for position, op in enumerate(change.ops):
-        try:
-            if op.kind == "new":
-                op.maildir.write(op.message_id, op.data)
-            elif op.kind == "gone" and change.failures and len(change.failures) == position:
-                raise change.failures[0]
-            else:
-                _carry_out_rare(op)
-        except OSError as error:
-            change.failures = change.failures or {}
-            change.failures[position] = error
+        while True:
+            try:
+                if op.kind == "new":
+                    op.maildir.write(op.message_id, op.data)
+                elif op.kind == "gone" and change.failures and len(change.failures) == position:
+                    change.failures[position] = change.failures[0]
+                else:
+                    _carry_out_rare(op)
+            except OSError as error:
+                if is_full(error) and make_room():
+                    continue
+                change.failures = change.failures or {}
+                change.failures[position] = error
+            break
 
 
 def _carry_out_rare(op: Op) -> None:

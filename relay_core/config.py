@@ -129,7 +129,9 @@ class RetentionConfig(Section):
     dead_letter_ms: Positive = 7 * DAY_MS
     """Age at which a dead letter is purged."""
     trace_ms: Positive = 7 * DAY_MS
-    """Age at which a trace is forgotten."""
+    """Age at which a trace is forgotten, and a closed segment of the journal removed."""
+    journal_bytes: NotNegative = 64 * 1024 * 1024
+    """Size of the closed segments of the journal that are kept, from which a lost index is restored; 0 keeps none."""
     event_days: Positive = 30
     """Days of events that are kept."""
 

@@ -9,7 +9,10 @@
    Maildir and from what can still be read of it. One that cannot be opened at all is set aside.
 4. Readers see what was noted before they asked: every look-up flushes first.
 5. A row made from a file does not know when the message was stored, and one made from a file that
-   cannot be read neither its trace nor its parent: whoever knew them wins, whichever comes first.
+   cannot be read neither its trace nor its parent: whoever knew them wins, whichever comes first. One made
+   from the journal (status `gone`) only says that a message was there: it never overwrites another.
+6. It knows up to which of the journal's segments it has every row (`read_to`). The segments after that, all
+   of them for a new index, are read by the next start.
 
 The thread, in order: rows noted so far, then jobs (`run`), so a job sees every earlier row.
 """
@@ -30,7 +33,6 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import orjson
 
 from relay_core.batches import BatchThread
-from relay_core.clock import parse_iso
 from relay_core.delivery import DELIVERY_COLUMNS, Delivery, delivery_row
 from relay_core.schema import NewerSchema, connect, migrate, transaction
 
@@ -84,7 +86,8 @@ _DELIVERIES = _insert(
         claimed_ms = iif(excluded.status = 'new', NULL, coalesce(excluded.claimed_ms, claimed_ms)),
         handled_ms = iif(excluded.status = 'new', NULL, coalesce(excluded.handled_ms, handled_ms)),
         replays = max(excluded.replays, replays),
-        outcomes = coalesce(excluded.outcomes, outcomes)""",
+        outcomes = coalesce(excluded.outcomes, outcomes)
+    WHERE excluded.status != 'gone'""",
 )
 
 
@@ -124,17 +127,31 @@ class Index:
             self._db.close()
             self._db = None
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether rows wait that the database has refused."""
+        return bool(self._unsaved)
+
     def note(self, row: Row) -> None:
         """Note a row's present state; it is written within 50 ms."""
         self._thread.put(row)
 
-    def wait(self) -> None:
-        """Wait until every row noted so far is written, or known not to be. Blocks.
+    def caught_up(self, sequence: int) -> None:
+        """Note that the journal's segments up to this one tell nothing more, unless rows of theirs wait. Blocks.
 
         Raises:
-            TimeoutError: if that takes too long: somebody holds the database.
+            TimeoutError: if that takes too long: another process holds the database.
         """
-        self._thread.barrier().result(_WAIT_SECS)
+        self._thread.submit(lambda: self._note_caught_up(sequence)).result(_WAIT_SECS)
+
+    def _note_caught_up(self, sequence: int) -> None:
+        self._save_the_unsaved()
+        if self._unsaved:
+            return
+        try:
+            write_read_to(self._healthy(), sequence)
+        except (sqlite3.Error, OSError) as error:
+            logger.warning("index: %s", error)
 
     async def flush(self) -> None:
         """Return once every row noted so far is written, or known not to be."""
@@ -168,10 +185,15 @@ class Index:
         """Build a new index from the Maildir, keep what history the old one has, and swap it in."""
         await self.run(lambda _: self._replace())
 
-    def warm(self, since_ms: int) -> list[tuple[str, int]]:
-        """Return (sender, created_ms) of the publishes accepted since an instant. Blocks."""
+    def read_to(self) -> int:
+        """Return the last of the journal's segments whose rows are all here; 0 if there is none. Blocks."""
+        rows = self._startup_query("SELECT read_to FROM journal", ())
+        return int(rows[0][0]) if rows else 0
+
+    def warm(self, since_ms: int) -> list[tuple[str, str, int]]:
+        """Return (id, sender, created_ms) of the publishes accepted since an instant. Blocks."""
         return self._startup_query(
-            "SELECT sender, created_ms FROM publishes WHERE created_ms > ?"
+            "SELECT id, sender, created_ms FROM publishes WHERE created_ms > ?"
             " AND status NOT IN ('refused', 'replayed') ORDER BY created_ms",
             (since_ms,),
         )
@@ -339,26 +361,6 @@ class Index:
         self.note_repaired()
 
 
-def recovered_publish(dedupe: str, result: dict[str, Any], envelope: dict[str, Any]) -> PublishRow:
-    """Return the row of a publish that a kill overtook, from what the journal has of it."""
-    budget = envelope["budget"]
-    return PublishRow(
-        envelope["id"],
-        envelope["subject"],
-        envelope["from"],
-        envelope.get("replyTo"),
-        parse_iso(envelope["createdAt"]),
-        envelope.get("traceId", envelope["id"]),
-        envelope.get("parentId"),
-        "accepted",
-        len(orjson.dumps(envelope["payload"])),
-        budget["hopCount"],
-        budget["callBudgetRemaining"],
-        dedupe,
-        result,
-    )
-
-
 def write_publishes(db: sqlite3.Connection, publishes: Sequence[PublishRow]) -> None:
     """Insert publishes that are not there yet."""
     if publishes:
@@ -369,6 +371,11 @@ def write_deliveries(db: sqlite3.Connection, deliveries: Sequence[Delivery]) -> 
     """Insert deliveries, or bring the rows that are there up to their present state."""
     if deliveries:
         db.execute(_DELIVERIES, (_as_json([delivery_row(row) for row in deliveries]),))
+
+
+def write_read_to(db: sqlite3.Connection, sequence: int) -> None:
+    """Note up to which segment the journal tells nothing more."""
+    db.execute("INSERT OR REPLACE INTO journal (rowid, read_to) VALUES (1, ?)", (sequence,))
 
 
 def _as_json(rows: list[tuple[Any, ...]]) -> str:

@@ -20,8 +20,8 @@ Rules:
 1. Append before the files change; sync before the append counts. Reading stops at the first bad
    line: what follows was never acknowledged.
 2. A failed fdatasync poisons its segment: it is never synced again, and later lines go to a new one.
-3. A segment is removed only after everything its lines say is on disk (``syncfs``; with ``"os"`` the
-   files are enough), and in the index what a retry may ask for.
+3. A segment leaves the journal only after everything its lines say is on disk (``syncfs``; with ``"os"``
+   the files are enough). It is kept for a while after that (kept.py): an index that is lost reads it.
 """
 
 from __future__ import annotations
@@ -30,16 +30,21 @@ import ctypes
 import errno
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import wraps
 from mmap import mmap
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Concatenate, Literal, ParamSpec
 from zlib import crc32
 
 import orjson
 
-from relay_core.files import fsync_directory
+from relay_core.files import fsync_directory, is_full
+from relay_core.kept import Kept
+from relay_core.kept import segments as segments
+
+P = ParamSpec("P")
 
 Durability = Literal["fsync", "os"]
 
@@ -48,6 +53,21 @@ _FDATASYNC: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
 _AHEAD = 1024 * 1024
 _ROOM_FOR_DONE = 256
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def _gives_way(method: Callable[Concatenate[Journal, P], None]) -> Callable[Concatenate[Journal, P], None]:
+    """Try again without the oldest kept segment, and so on, if the disk is full."""
+
+    @wraps(method)
+    def call(self: Journal, /, *args: P.args, **named: P.kwargs) -> None:
+        while True:
+            try:
+                return method(self, *args, **named)
+            except OSError as error:
+                if not is_full(error) or not self.kept.give_way():
+                    raise
+
+    return call
 
 
 class Journal:
@@ -62,6 +82,7 @@ class Journal:
         fdatasync: Callable[[int], None] = _FDATASYNC,
     ) -> None:
         self.directory = directory
+        self.kept = Kept(directory)
         self.durability = durability
         self._segment_bytes = segment_bytes
         self._fdatasync = fdatasync
@@ -79,7 +100,8 @@ class Journal:
         if self.durability == "fsync":
             fsync_directory(self.directory.parent)
         with self._lock:
-            self._sequence = max((sequence for sequence, _ in segments(self.directory)), default=0)
+            there = segments(self.directory) + self.kept.segments()
+            self._sequence = max((sequence for sequence, _ in there), default=0)
             self._next_segment()
 
     def close(self) -> None:
@@ -88,7 +110,8 @@ class Journal:
             self._leave_segment()
             self._closed = True
 
-    def append(self, lines: Iterable[bytes], *, room: int = _ROOM_FOR_DONE) -> None:
+    @_gives_way
+    def append(self, lines: Sequence[bytes], *, room: int = _ROOM_FOR_DONE) -> None:
         """Write transactions to the segment; they last through kill -9, not yet through power loss.
 
         Behind them `room` is kept, so that there is always some for a ``done``, which itself needs none.
@@ -140,6 +163,11 @@ class Journal:
             os.close(fd)
 
     @property
+    def sequence(self) -> int:
+        """Return the number of the segment being written; 0 before the first."""
+        return self._sequence
+
+    @property
     def full(self) -> bool:
         """Whether the segment has reached its size."""
         return self._offset >= self._segment_bytes
@@ -150,7 +178,7 @@ class Journal:
             self._next_segment()
 
     def checkpoint(self) -> None:
-        """Make the Maildir itself last, if fsync promises that, then remove the segments before the present one.
+        """Make the Maildir itself last, if fsync promises that, then set the segments before the present one aside.
 
         Raises:
             OSError: if it could not be made to last; the segments stay.
@@ -161,8 +189,10 @@ class Journal:
             if self.durability == "fsync":
                 sync_file_system(self.directory)
             for path in old:
-                path.unlink(missing_ok=True)
+                self.kept.take(path)
+        self.kept.forget()
 
+    @_gives_way
     def _next_segment(self) -> None:
         fd = os.open(self.directory / f"{self._sequence + 1:016d}.log", _OPEN, 0o600)
         self._sequence += 1
@@ -207,15 +237,6 @@ class Journal:
                 self._filled += os.pwrite(self._fd, bytes(end + ahead - self._filled), self._filled)
             while need > self._filled:  # a nearly full disk: then just what is needed, or an error
                 self._filled += os.pwrite(self._fd, bytes(need - self._filled), self._filled)
-
-
-def segments(directory: Path) -> list[tuple[int, Path]]:
-    """Return the segments that exist, oldest first."""
-    try:
-        names = os.listdir(directory)
-    except FileNotFoundError:
-        return []
-    return sorted((int(name[:-4]), directory / name) for name in names if name.endswith(".log") and name[:-4].isdigit())
 
 
 def read_segment(sequence: int, path: Path) -> Iterator[dict[str, Any]]:

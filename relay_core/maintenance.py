@@ -49,6 +49,7 @@ class Maintenance:
     async def forget_traces(self) -> int:
         """Forget how old messages went; return how many deliveries."""
         before = self._bus.clock.now_ms() - self._bus.config.retention.trace_ms
+        await asyncio.to_thread(self._bus.journal.kept.forget)
         return await self._bus.index.run(lambda db: forget_traces(db, before))
 
     async def expire_events(self) -> int:

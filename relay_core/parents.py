@@ -1,17 +1,21 @@
 """Parents: what a message had left when it reached the one who now publishes because of it.
 
 A publisher names its parent; what that parent had left is looked up here, never claimed by the
-caller. First among the messages the sender holds right now, else in the index. A parent nobody
-knows (its trace has been forgotten) passes on no budget and no trace.
+caller. First among the messages the sender holds right now, else in the index; while the index cannot be read or
+written, in the journal, which takes longer. A parent that is in none of them (its trace has been forgotten)
+passes on no budget and no trace.
 """
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
+from collections.abc import Callable
 from typing import NamedTuple
 
 import orjson
 
+from relay_core.delivery import Delivery
 from relay_core.envelope import Budget
 from relay_core.ids import is_ulid
 from relay_core.index import Index
@@ -36,9 +40,11 @@ class Parent(NamedTuple):
 class Parents:
     """Look up parents."""
 
-    def __init__(self, mailboxes: Mailboxes, index: Index) -> None:
+    def __init__(self, mailboxes: Mailboxes, index: Index, recall: Callable[[str], list[Delivery]]) -> None:
         self._mailboxes = mailboxes
         self._index = index
+        self._recall = recall
+        """Finds a message's deliveries in the journal; blocks."""
 
     async def find(self, message_id: str, sender: str) -> Parent | None:
         """Return what a parent had left for the sender, or, failing that, for whoever had least."""
@@ -47,10 +53,10 @@ class Parents:
             return held
         try:
             row = await self._index.run(lambda db: db.execute(_QUERY, (message_id, subject_hash(sender))).fetchone())
-        except (sqlite3.Error, OSError):
-            return None  # the index never fails a publish
+        except (sqlite3.Error, OSError):  # the index never fails a publish
+            return await self._find_in_journal(message_id, sender)
         if row is None:
-            return None
+            return await self._find_in_journal(message_id, sender) if self._index.is_behind else None
         trace_id, hops, max_hops, ancestors, expires, calls = row
         budget = Budget(
             hop_count=hops,
@@ -61,9 +67,27 @@ class Parents:
         )
         return Parent(trace_id, budget)
 
+    async def _find_in_journal(self, message_id: str, sender: str) -> Parent | None:
+        return _least(await asyncio.to_thread(self._recall, message_id), subject_hash(sender))
+
     def _held(self, message_id: str, sender: str) -> Parent | None:
         mailbox = self._mailboxes.get(subject_hash(sender))
         item = mailbox.claimed.get(message_id) if mailbox is not None else None
         if item is None:
             return None
         return Parent(item.delivery.trace_id, item.envelope.budget)
+
+
+def _least(deliveries: list[Delivery], target: str) -> Parent | None:
+    """Return what the query would: the sender's own delivery, or, failing that, the one that had least."""
+    found = min(deliveries, key=lambda one: (one.target != target, one.calls_after, -one.hops_after), default=None)
+    if found is None:
+        return None
+    budget = Budget(
+        hop_count=found.hops_after,
+        max_hops=found.max_hops,
+        ancestor_chain=found.ancestors,
+        ttl=found.expires_ms,
+        call_budget_remaining=found.calls_after,
+    )
+    return Parent(found.trace_id, budget)

@@ -191,6 +191,8 @@ class RateLimit:
             note_refused(publication, self._recorder, Reason.RATE_LIMITED, verdict.reason or "")
             publication.reject(EVERY_TARGET, Reason.RATE_LIMITED)
             publication.settle()
+            return
+        publication.is_counted = True
 
 
 class BudgetGate:
@@ -335,7 +337,8 @@ def deny(
 
 def note_publish(publication: Publication, recorder: Recorder, status: str, result: PublishResult) -> None:
     """Write down a publish for rate accounting, dedupe and the event log."""
-    recorder.published(_row(publication, status, result), publication.started)
+    row = _row(publication, status, result)
+    recorder.published(row, publication.started, is_counted=publication.is_counted)
 
 
 def note_refused(publication: Publication, recorder: Recorder, code: str, reason: str) -> None:

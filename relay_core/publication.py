@@ -81,6 +81,8 @@ class Publication:
     replay_of: str | None = None
     replays = 0
     is_broadcast = False
+    is_counted = False
+    """Whether it was counted against its sender's rate limit: replays and failure notices are not."""
     data: bytes
     """The payload as JSON."""
     id: str

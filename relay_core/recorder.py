@@ -30,9 +30,9 @@ class Recorder:
         """Told of every delivery that was handled or parked; must neither wait nor raise."""
         self._clock = clock
 
-    def published(self, row: PublishRow, started: float) -> None:
+    def published(self, row: PublishRow, started: float, *, is_counted: bool) -> None:
         """Note a publish that passed the gates, or was dead-lettered there."""
-        self.index.note(row)
+        self.index.note(row if is_counted else row._replace(status="replayed"))  # which a start does not count either
         self.metrics.published(row.size, started)
         if row.status == "replayed":  # its message is old, but this happens now
             row = row._replace(created_ms=self._clock.now_ms())

@@ -22,6 +22,7 @@ import orjson
 
 from relay_core.journal import read_segment, segments, sync_file_system
 from relay_core.maildir import CUR, FAILED, NEW, STATES, Maildir, Unreadable
+from relay_core.past import Past
 
 _NO_LIMIT = 1 << 40
 _NOT_WHOLE = object()
@@ -39,15 +40,13 @@ class Recovered:
     """Transactions without "sync" that a kill had cut short, and that are carried out now."""
     outcomes: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Dedupe id → the outcome of its publish."""
-    published: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Dedupe id → the envelope of its publish, as one target got it."""
 
 
-def recover(directory: Path, maildir: Callable[[str], Maildir]) -> Recovered:
+def recover(directory: Path, maildir: Callable[[str], Maildir], past: Past | None = None) -> Recovered:
     """Bring the Maildir up to date with the segments of the journal in a directory, and make it last.
 
     The segments stay, for a caller that must first hand on the outcomes; it says `cut_short` to the journal as done, so
-    that they are not carried out again.
+    that they are not carried out again. What they tell of publishes is noted in `past`.
     """
     recovered = Recovered()
     states: dict[tuple[str, str], tuple[str, Any]] = {}
@@ -56,13 +55,14 @@ def recover(directory: Path, maildir: Callable[[str], Maildir]) -> Recovered:
     synced = False
     for sequence, path in segments(directory):
         for record in read_segment(sequence, path):
+            if past is not None:
+                past.note(record)
             if "done" in record:
                 pending.pop(record["done"], None)
                 continue
             synced = synced or record.get("sync", False)
             if record.get("result") is not None:
                 recovered.outcomes[record["dedupe"]] = record["result"]
-                recovered.published[record["dedupe"]] = _envelope(record["ops"])
             elif "dedupe" in record:
                 recovered.outcomes.pop(record["dedupe"], None)  # it was struck
             if record.get("sync"):
@@ -87,13 +87,6 @@ def recover(directory: Path, maildir: Callable[[str], Maildir]) -> Recovered:
         sync_file_system(directory)
     recovered.cut_short = list(pending)
     return recovered
-
-
-def _envelope(ops: list[list[Any]]) -> dict[str, Any]:
-    """Return the envelope in a publish's first op: a stored copy, or a dead letter's record."""
-    data: dict[str, Any] = next((data[0] for _, _, _, *data in ops if data), {})
-    envelope: dict[str, Any] = data.get("envelope", data)
-    return envelope
 
 
 def _restore(box: Maildir, op: str, message: str, data: Any) -> int:

@@ -1,6 +1,6 @@
 """Bring the index in line with the Maildir, which is the truth.
 
-`rebuild` fills an empty index: a row for every file, and what an old index still knows of
+`rebuild` fills an empty index: a row for every file, and what an old index and the journal still know of
 messages that are no longer on disk. `reconcile` repairs one in place: rows for files that have
 none, and an end for rows whose file is gone. Both run on the index's own thread.
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -26,9 +26,10 @@ from relay_core.delivery import DELIVERY_COLUMNS, ON_DISK, Delivery, Status, sto
 from relay_core.endpoints import EndpointFile, read_endpoint_file
 from relay_core.envelope import decode_envelope
 from relay_core.ids import is_ulid
-from relay_core.index import PublishRow, write_deliveries
+from relay_core.index import PublishRow, write_deliveries, write_publishes, write_read_to
 from relay_core.lookups import STATUSES_ON_DISK
 from relay_core.maildir import FAILED, NEW, STATES, Maildir
+from relay_core.past import Past
 from relay_core.schema import transaction
 
 _CHUNK = 500
@@ -45,14 +46,20 @@ class _Box(NamedTuple):
 class Reindexer:
     """Read the mailboxes below one directory into an index."""
 
-    def __init__(self, mailboxes: Path, *, limit: int) -> None:
+    def __init__(self, mailboxes: Path, *, limit: int, past: Callable[[], Past] = Past) -> None:
         self._mailboxes = mailboxes
         self._limit = limit
+        self._past = past
 
     def rebuild(self, db: sqlite3.Connection, old: sqlite3.Connection | None) -> None:
-        """Fill an empty index from the Maildir, and with the history that `old` still has."""
+        """Fill an empty index from the Maildir, and with the history that `old` and the journal still have."""
         if old is not None:
             _copy_history(old, db)
+        past = self._past()
+        with transaction(db):
+            write_publishes(db, list(past.publishes.values()))
+            write_deliveries(db, list(past.deliveries.values()))
+            write_read_to(db, past.read_to)
         self.reconcile(db, trust=False)
 
     def reconcile(self, db: sqlite3.Connection, *, trust: bool = True) -> dict[str, int]:

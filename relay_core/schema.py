@@ -78,6 +78,8 @@ MIGRATIONS: tuple[str, ...] = (
         message_id, target, status, code, handled_ms, sent_ms, replays, size, sender, subject, target_subject, reason
     ) WHERE status IN ('failed', 'no_subscriber');
     """,
+    # One row: the last of the journal's segments that tell nothing new. An index without it has seen none.
+    "CREATE TABLE journal (read_to INTEGER NOT NULL);",
 )
 
 

@@ -270,7 +270,7 @@ def test_usage_and_outcomes_are_read_back_at_a_start(data_dir: Path) -> None:
     index.close()
     again = Index(data_dir / "index.db", lambda new, old: None)
     again.open()
-    assert [created for _, created in again.warm(T0)] == [T0 + 2, T0 + 3, T0 + 4, T0 + 9]
+    assert [created for _, _, created in again.warm(T0)] == [T0 + 2, T0 + 3, T0 + 4, T0 + 9]
     assert again.recent_outcomes(2) == [("s 3", '{"n":3}'), ("s 4", '{"n":4}')]
     assert len(again.recent_outcomes(100)) == 5
     again.close()

@@ -67,9 +67,9 @@ def test_every_older_version_becomes_the_newest_and_keeps_its_rows(
     new.close()
 
 
-def test_an_empty_file_gets_both_tables(db: sqlite3.Connection) -> None:
+def test_an_empty_file_gets_every_table(db: sqlite3.Connection) -> None:
     migrate(db)
-    assert tables(db) == ["deliveries", "publishes"]
+    assert tables(db) == ["deliveries", "journal", "publishes"]
     assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 

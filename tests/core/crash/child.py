@@ -71,7 +71,7 @@ STEPS: dict[str, tuple[str, str]] = {
     "complete": ("unlink", "/cur/"),
     "park": ("rename", "/failed/"),
     "take out": ("unlink", "/failed/"),
-    "forget": ("unlink", "/journal/"),
+    "forget": ("rename", "/journal/kept/"),
 }
 """Name of a step → the call that makes it, and what its last path holds."""
 

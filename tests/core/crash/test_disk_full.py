@@ -372,3 +372,22 @@ async def test_a_file_that_is_no_message_is_set_aside_once_there_is_space(
         letters = await parked(core, clock, 3)
         assert {letter.code for letter in letters} == {Code.MALFORMED}
         assert disk.files("cur") == disk.files("new") == []
+
+
+async def test_closed_segments_of_the_journal_are_the_first_to_go(disk: Disk, durability: Durability) -> None:
+    """What only a lost index would need never keeps a message from being stored."""
+    async with RelayCore(disk.data_dir, config(durability)) as core:
+        await core.register_endpoint(SUBJECT)
+        for number in range(20):
+            await core.publish(SUBJECT, "x" * 20_000, sender="s", dedupe_id=f"d{number}")
+        for envelope in await core.claim(SUBJECT, limit=20):
+            await core.complete(SUBJECT, envelope.id)
+    kept = disk.data_dir / "journal" / "kept"
+    assert sum(path.stat().st_size for path in kept.iterdir()) > 400_000
+    async with RelayCore(disk.data_dir, config(durability)) as core:
+        await core.publish(SUBJECT, "x", sender="s", dedupe_id="first")  # the journal takes room ahead
+        await asyncio.to_thread(disk.fill)
+        for number in range(5):
+            await core.publish(SUBJECT, "x" * 30_000, sender="s", dedupe_id=f"later {number}")
+        assert len(disk.stored()) == 6
+    assert all(path.stat().st_size < 400_000 for path in kept.iterdir())
