@@ -14,7 +14,9 @@ Rules:
    what is in memory always follows what is on disk.
 2. Ops are independent: one that fails is noted on the change and stops no other. Only a `gone` that
    comes last waits for them: what is to be replaced stays if nothing could take its place.
-3. After a failed fdatasync nothing of the group counts (P2): its messages are struck from the
+3. What the journal says of a change whose ops failed is corrected before anybody is told: what a restart carries out, and
+   what a retry is told then, is what is on disk. Room for that is taken together with the change's own line.
+4. After a failed fdatasync nothing of the group counts (P2): its messages are struck from the
    journal, its mailboxes are told, and the next group writes to a new segment.
 """
 
@@ -38,6 +40,8 @@ logger = logging.getLogger(__name__)
 _SETTLE_EVERY = 16
 _TURNS_TO_WAKE = 8
 _ANY_SIZE = 1 << 40
+_ROOM_TO_AMEND = 512
+_ROOM_PER_OP = 256
 
 
 class Op:
@@ -82,6 +86,10 @@ class Change:
     def failure(self, position: int) -> OSError | None:
         """Return why an op does not count, if so."""
         return self.error or (self.failures.get(position) if self.failures else None)
+
+    def amended_result(self) -> dict[str, Any] | None:
+        """Return what a retry is told although some ops failed; None if nothing came of it, so that a retry is a new try."""
+        return None
 
 
 class Commits:
@@ -151,9 +159,12 @@ class Commits:
             return False
         try:
             if atomic or change.dedupe is not None:
-                self.journal.append([_line(change, sync=False)])
+                self.journal.append([_line(change, sync=False)], room=_room(change))
                 carry_out(change)
-                self.journal.append([done(change.message_id)], room=0)
+                ending = [done(change.message_id)]
+                if change.failures and change.dedupe is not None:
+                    ending.insert(0, _amended(change, [], sync=False))
+                self.journal.amend(ending)
                 if self.journal.full:
                     self._begin_checkpoint()
             else:
@@ -193,11 +204,13 @@ class Commits:
 
     def _commit_group(self, group: list[Change]) -> None:
         try:
-            self.journal.append([_line(change, sync=True) for change in group])
+            self.journal.append([_line(change, sync=True) for change in group], hold=sum(map(_room, group)))
             try:
                 self.journal.sync()
-            except OSError:
-                self._strike(group, lambda _: True)
+            except OSError as error:
+                for change in group:
+                    change.error = error
+                self._strike(group)
                 raise
         except OSError as error:
             logger.error("group commit of %d failed: %s", len(group), error)
@@ -205,6 +218,7 @@ class Commits:
                 self.degraded = str(error)
             for change in group:
                 change.error = error
+            self.journal.release()
             self._settled.extend(group)
             self._settle_soon()
             return
@@ -212,25 +226,23 @@ class Commits:
         for position, change in enumerate(group, 1):
             carry_out(change)
             if change.failures:
-                self._strike([change], change.failures.__contains__)
+                self._strike([change])
             self._settled.append(change)
             if position % _SETTLE_EVERY == 0:
                 self._settle_soon()
+        self.journal.release()
         self._settle_soon()
         if self.journal.full:
             self._begin_checkpoint()
 
-    def _strike(self, group: list[Change], concerns: Callable[[int], bool]) -> None:
-        """Say in the journal what holds instead of ops that nobody was told about: what is on disk."""
-        lines = []
-        for change in group:
-            ops = [_as_it_is(op) for position, op in enumerate(change.ops) if concerns(position)]
-            dedupe = change.dedupe if len(ops) == len(change.ops) else None
-            lines.append(transaction(change.message_id, ops, sync=True, dedupe=dedupe))
-        try:
-            self.journal.append(lines)
-        except OSError as error:
-            logger.error("journal: cannot strike a failed group: %s", error)
+    def _strike(self, group: list[Change]) -> None:
+        """Say in the journal what holds instead of ops that failed: what is on disk."""
+        self.journal.amend(
+            [
+                _amended(change, [_as_it_is(op) for at, op in enumerate(change.ops) if change.failure(at)], sync=True)
+                for change in group
+            ]
+        )
 
     def _begin_checkpoint(self) -> None:
         if self._checkpointing:
@@ -318,3 +330,16 @@ def _as_it_is(op: Op) -> tuple[str, str, str, bytes | None]:
 def _line(change: Change, *, sync: bool) -> bytes:
     ops = [(op.kind, op.mailbox, op.message_id, op.data or None) for op in change.ops]
     return transaction(change.message_id, ops, sync=sync, dedupe=change.dedupe, result=change.result)
+
+
+def _amended(change: Change, ops: list[tuple[str, str, str, bytes | None]], *, sync: bool) -> bytes:
+    """Return the line that corrects the one of a change whose ops failed, all or some."""
+    return transaction(change.message_id, ops, sync=sync, dedupe=change.dedupe, result=change.amended_result())
+
+
+def _room(change: Change) -> int:
+    """Return what the lines that may have to follow a change's own need at most: `_amended`, and ``done``."""
+    room = _ROOM_TO_AMEND + 6 * len(change.dedupe or "")
+    for op in change.ops:
+        room += _ROOM_PER_OP + (len(op.data) if op.kind != "new" else 0)  # it may have to say what lies there
+    return room

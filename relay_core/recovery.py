@@ -60,7 +60,10 @@ def recover(directory: Path, maildir: Callable[[str], Maildir]) -> Recovered:
             synced = synced or record.get("sync", False)
             if record.get("result") is not None:
                 recovered.outcomes[record["dedupe"]] = record["result"]
-                recovered.published[record["dedupe"]] = _envelope(record["ops"])
+                # A line that corrects an outcome need not have the envelope again.
+                recovered.published[record["dedupe"]] = _envelope(record["ops"]) or recovered.published.get(
+                    record["dedupe"], {}
+                )
             elif "dedupe" in record:
                 recovered.outcomes.pop(record["dedupe"], None)  # it was struck
             if record.get("sync"):

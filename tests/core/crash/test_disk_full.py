@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
-import subprocess
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -15,57 +11,20 @@ import pytest
 
 from relay_core.core import RelayCore
 from relay_core.deadletters import Code
-from relay_core.envelope import Envelope, decode_envelope
+from relay_core.envelope import Envelope
 from relay_core.errors import StorageError
 from tests.core.crash.child import config
+from tests.core.crash.small_disk import Disk, mounted
 
 SUBJECT = "a.b"
 Durability = Literal["os", "fsync"]
 pytestmark = pytest.mark.parametrize("durability", ["os", "fsync"])
 
 
-class Disk:
-    """A small file system, and a file that takes up what is left of it."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.data_dir = root / "relay"
-        self._ballast = root / "ballast"
-
-    def fill(self) -> None:
-        """Leave no byte free."""
-        with self._ballast.open("ab", buffering=0) as ballast, suppress(OSError):
-            for size in (65536, 1):
-                with suppress(OSError):
-                    while True:
-                        ballast.write(bytes(size))
-
-    def free(self) -> None:
-        """Give the space back."""
-        self._ballast.unlink()
-
-    def as_killed(self) -> Path:
-        """Return a copy, on another disk, of what a kill at this moment would leave of an idle bus."""
-        return Path(shutil.copytree(self.data_dir, self.root.parent / "killed"))
-
-    def files(self, state: str) -> list[Path]:
-        """Return the files of all mailboxes in a state."""
-        return sorted(self.data_dir.glob(f"mailboxes/*/{state}/*"))
-
-    def stored(self) -> list[Envelope]:
-        """Return what is in new/; fails if any file there is torn."""
-        return [decode_envelope(path.read_bytes()) for path in self.files("new")]
-
-
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
-    root = tmp_path / "disk"
-    root.mkdir(mode=0o700)
-    mount = ["mount", "-t", "tmpfs", "-o", "size=4m,mode=0700", "tmpfs", str(root)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
-        pytest.skip("this machine mounts no tmpfs")
-    yield Disk(root)
-    subprocess.run(["umount", "-l", str(root)], check=True)
+    with mounted("tmpfs", tmp_path) as disk:
+        yield disk
 
 
 async def publish_until_full(core: RelayCore, *, dedupe: bool = False) -> tuple[set[int], int]:

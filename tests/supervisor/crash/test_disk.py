@@ -12,7 +12,8 @@ import pytest
 from relay_core import DeadLetter, PublishResult, StorageError
 from relay_core.client import RelayClient
 from relay_core.envelope import decode_envelope
-from tests.core.crash.test_disk_full import Disk, disk
+from tests.core.crash.small_disk import Disk
+from tests.core.crash.test_disk_full import disk
 from tests.supervisor.daemon import UNLIMITED, Daemon, a_daemon
 
 __all__ = ["disk"]
