@@ -26,7 +26,8 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any
 
@@ -187,6 +188,25 @@ class Commits:
         """
         if self._thread is not None:
             self.journal.append([transaction(message_id, [("gone", mailbox, message_id, None)], sync=True)])
+
+    @contextmanager
+    def noting_gone(self, mailbox: str, message_id: str) -> Iterator[None]:
+        """Say in the journal that a message is finished, and let the block remove its file.
+
+        On a full disk the file goes first: that is how an operator makes room. A kill in between may bring it back.
+
+        Raises:
+            OSError: if the journal cannot be written for any other reason; the block does not run then.
+        """
+        try:
+            self.note_gone(mailbox, message_id)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            yield
+            self.journal.amend([transaction(message_id, [("gone", mailbox, message_id, None)], sync=True)])
+        else:
+            yield
 
     def _work(self) -> None:
         stopping = False

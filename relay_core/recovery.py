@@ -19,6 +19,7 @@ from typing import Any
 
 import orjson
 
+from relay_core.files import is_full
 from relay_core.journal import read_segment, segments, sync_file_system
 from relay_core.maildir import CUR, FAILED, NEW, STATES, Maildir, Unreadable
 
@@ -36,6 +37,8 @@ class Recovered:
     """Messages whose place in the Maildir was not what the journal says."""
     cut_short: list[str] = field(default_factory=list)
     """Transactions without "sync" that a kill had cut short, and that are carried out now."""
+    unfinished: int = 0
+    """Messages for which the disk had no room: the segments must stay, for a start that finds some."""
     outcomes: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Dedupe id → the outcome of its publish."""
     published: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -72,13 +75,15 @@ def recover(directory: Path, maildir: Callable[[str], Maildir]) -> Recovered:
             else:
                 pending[record["id"]] = record["ops"]
     for (mailbox, message), (op, data) in states.items():
-        recovered.repaired += _restore(maildir(mailbox), op, message, data)
-    for ops in pending.values():
+        _try_restore(recovered, maildir(mailbox), op, message, data)
+    for transaction, ops in pending.items():
+        before = recovered.unfinished
         for op, mailbox, message, *data in ops:
-            recovered.repaired += _restore(maildir(mailbox), op, message, data[0] if data else None)
+            _try_restore(recovered, maildir(mailbox), op, message, data[0] if data else None)
+        if recovered.unfinished == before:
+            recovered.cut_short.append(transaction)
     if synced:
         sync_file_system(directory)
-    recovered.cut_short = list(pending)
     return recovered
 
 
@@ -87,6 +92,16 @@ def _envelope(ops: list[list[Any]]) -> dict[str, Any]:
     data: dict[str, Any] = next((data[0] for _, _, _, *data in ops if data), {})
     envelope: dict[str, Any] = data.get("envelope", data)
     return envelope
+
+
+def _try_restore(recovered: Recovered, box: Maildir, op: str, message: str, data: Any) -> None:
+    """Restore one message, unless the disk is full: a start must not fail for that."""
+    try:
+        recovered.repaired += _restore(box, op, message, data)
+    except OSError as error:
+        if not is_full(error):
+            raise
+        recovered.unfinished += 1
 
 
 def _restore(box: Maildir, op: str, message: str, data: Any) -> int:
