@@ -229,6 +229,9 @@ class Journal:
             ahead = _AHEAD if self.durability == "fsync" else _AHEAD // 16
             with suppress(OSError):
                 self._filled += os.pwrite(self._fd, bytes(end + ahead - self._filled), self._filled)
+                if self._filled < end + ahead:  # the last of the disk: the message's files need it more
+                    self._filled = min(self._filled, need)
+                    os.ftruncate(self._fd, self._filled)
             while need > self._filled:  # a nearly full disk: then just what is needed, or an error
                 self._filled += os.pwrite(self._fd, bytes(need - self._filled), self._filled)
 

@@ -51,13 +51,14 @@ async def work(disk: Disk, durability: str) -> None:
         number = 100
         for leave in LEFT:
             disk.fill(leave=leave)
-            for number in range(number, number + 24):
+            for _ in range(24):
                 say(await publish(core, number))
+                number += 1
             await core.bus.index.flush()
             if leave != LEFT[-1]:
                 disk.free()
-                say(await publish(core, number + 1))
-                number += 2
+                say(await publish(core, number))
+                number += 1
         say("end")
         die()
 

@@ -68,7 +68,7 @@ def mounted(kind: Kind, directory: Path, *, megabytes: int = 4) -> Iterator[Disk
     root.mkdir(mode=0o700)
     if os.geteuid() != 0:
         pytest.skip("to mount a disk needs root")
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m,mode=0700", "tmpfs", str(root)]
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m,nr_inodes=3000,mode=0700", "tmpfs", str(root)]
     if kind == "ext4-1k":
         if shutil.which("mkfs.ext4") is None:
             pytest.skip("there is no mkfs.ext4")
