@@ -14,8 +14,8 @@ Rules:
    what is in memory always follows what is on disk.
 2. Ops are independent: one that fails is noted on the change and stops no other. Only a `gone` that
    comes last waits for them: what is to be replaced stays if nothing could take its place.
-3. What the journal says of a change whose ops failed is corrected before anybody is told: what a restart carries out, and
-   what a retry is told then, is what is on disk. Room for that is taken together with the change's own line.
+3. The line of a change whose ops failed is corrected before the caller is told: what a restart carries out and what a
+   retry is told is what is on disk. Room for the correction is taken together with the change's own line.
 4. After a failed fdatasync nothing of the group counts (P2): its messages are struck from the
    journal, its mailboxes are told, and the next group writes to a new segment.
 """
@@ -89,7 +89,7 @@ class Change:
         return self.error or (self.failures.get(position) if self.failures else None)
 
     def amended_result(self) -> dict[str, Any] | None:
-        """Return what a retry is told although some ops failed; None if nothing came of it, so that a retry is a new try."""
+        """Return what a retry is told although some ops failed; None if a retry must be a new try."""
         return None
 
 

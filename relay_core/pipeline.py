@@ -244,7 +244,7 @@ class Settle:
         """Keep the copies that could not be stored: aside if others were, else as dead letters.
 
         Raises:
-            StorageError: if nothing was stored, and nothing could be kept or the disk is full: a retry can do better then.
+            StorageError: if nothing was stored, and either the disk is full or nothing could be kept.
         """
         if not publication.delivered and not publication.failures and all(is_full(one.error) for one in unstored):
             target, _, error = unstored[0]

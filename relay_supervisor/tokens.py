@@ -170,8 +170,8 @@ class Tokens:
 def write_operator_token(path: Path) -> str:
     """Put a new token in the operator's file, in place of the last start's, and return it; blocks.
 
-    On a full disk the supervisor must start: the last start's token stays good if its file is private and whole. Otherwise
-    the new one is known to nobody, and only an operator who needs no token gets in.
+    On a full disk the last start's token stays good if its file is private and whole. Otherwise no client knows the new
+    one, and only an operator who needs no token gets in.
 
     Raises:
         StorageError: if the file cannot be written for any other reason.

@@ -1,7 +1,7 @@
-"""The process that publishes while its disk is filled and emptied: `python -m tests.core.crash.filling ROOT DURABILITY`.
+"""A process that publishes while its disk is filled and emptied: `python -m tests.core.crash.filling ROOT DURABILITY`.
 
 A process, not a task of the test: what a full disk must not do is end it by a signal. On stdout, one line per fact:
-``ack number deliveredTo rejected`` or ``refused number code``, and ``end``. It is killed then, so the bus is never closed.
+``ack number deliveredTo rejected`` or ``refused number code``, and ``end``. Then it kills itself.
 """
 
 from __future__ import annotations
