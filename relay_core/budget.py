@@ -16,14 +16,12 @@ from typing import Any, NamedTuple, Protocol
 import orjson
 from pydantic import ValidationError
 
-from relay_core.config import BudgetConfig, explain_unknown
+from relay_core.config import BudgetConfig
 from relay_core.envelope import Budget, BudgetOverrides
 from relay_core.errors import InvalidPayload
-from relay_core.model import trusted
+from relay_core.model import first_problem, trusted
 
 DEFAULT_CEILINGS = BudgetConfig()
-
-_KNOWN_KEYS = [field.alias or name for name, field in BudgetOverrides.model_fields.items()]
 
 
 class BudgetVerdict(NamedTuple):
@@ -148,16 +146,12 @@ def _read_overrides(overrides: BudgetOverrides | Mapping[str, Any]) -> BudgetOve
 def _parse_overrides(overrides: Mapping[str, Any]) -> BudgetOverrides:
     if not isinstance(overrides, Mapping):
         raise _refuse(f"must be an object, not {type(overrides).__name__}")
-    for key in overrides:
-        # A limit that is misspelt must not pass for a limit that was set.
-        if key not in _KNOWN_KEYS and key not in BudgetOverrides.model_fields:
-            raise _refuse(explain_unknown(str(key), _KNOWN_KEYS))
     try:
         return BudgetOverrides.model_validate(dict(overrides))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise _refuse(f"{where}: {first['msg']} (got {first['input']!r})") from error
+        where, problem = first_problem(error)
+        raise _refuse(f"{where}: {problem} (got {first['input']!r})" if where else problem) from error
 
 
 def _refuse(what: str) -> InvalidPayload:

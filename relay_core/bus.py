@@ -11,6 +11,7 @@ The module is long because it is that one order: every part is made, started and
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -278,15 +279,21 @@ class Bus:
     async def _remember(self, recovered: Recovered, past: Past) -> None:
         """Take over what the journal knew, and set its old segments aside."""
         if recovered.cut_short:
-            self.journal.append([done(message_id) for message_id in recovered.cut_short])
+            self.journal.amend([done(message_id) for message_id in recovered.cut_short])
         for key, result in past.outcomes.items():
             if key not in self.dedupe:  # the index has the exact outcome, the journal what was planned
                 self.dedupe.remember(key, PublishResult.model_validate(result))
         for row in past.rows():
             self.index.note(row)
         await self.index.flush()
-        await asyncio.to_thread(self.commits.before_drop)
-        await asyncio.to_thread(self.journal.checkpoint)
+        if recovered.unfinished:
+            self._keep_segments(recovered.unfinished)
+        else:
+            try:
+                await asyncio.to_thread(self.commits.before_drop)
+                await asyncio.to_thread(self.journal.checkpoint)
+            except OSError as error:
+                logger.error("journal: the old segments are kept: %s", error)
         newest = self.mailboxes.newest()
         if newest is not None:
             self.new_id.seed(newest)
@@ -306,6 +313,17 @@ class Bus:
     def _recall(self, message_id: str) -> list[Delivery]:
         """Return what the journal still tells of one message's deliveries. Blocks."""
         return list(self._whole_past(message_id).deliveries.values())
+
+    def _keep_segments(self, unfinished: int) -> None:
+        """Keep the journal until a start finds room for the messages that only it has."""
+        logger.error(
+            "the disk is full: %d messages are still in the journal alone; free some space and start again", unfinished
+        )
+
+        def refuse() -> None:
+            raise OSError(errno.ENOSPC, f"{unfinished} messages are in the journal alone")
+
+        self.commits.before_drop = refuse
 
     async def _park_interrupted(self) -> None:
         """Park what the last process had claimed: its handler may have run."""

@@ -14,10 +14,12 @@ Rules:
    what is in memory always follows what is on disk.
 2. Ops are independent: one that fails is noted on the change and stops no other. Only a `gone` that
    comes last waits for them: what is to be replaced stays if nothing could take its place.
-3. What is said in passing (`note_gone`, `note_begun`, `note_back`) waits for no sync: the next one covers it, and
+3. The line of a change whose ops failed is corrected before the caller is told: what a restart carries out and what a
+   retry is told is what is on disk. Room for the correction is taken together with the change's own line.
+4. What is said in passing (`note_gone`, `note_begun`, `note_back`) waits for no sync: the next one covers it, and
    where no change follows, one is made within `SYNC_WITHIN_SECS`. That a message is claimed is written with that
    sync, or not at all if the message has ended by then.
-4. After a failed fdatasync nothing of the group counts (P2): its messages are struck from the
+5. After a failed fdatasync nothing of the group counts (P2): its messages are struck from the
    journal, its mailboxes are told, and the next group writes to a new segment.
 """
 
@@ -27,7 +29,8 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any
 
@@ -44,6 +47,8 @@ _SYNC_AGAIN_SECS = 10.0
 _SETTLE_EVERY = 16
 _TURNS_TO_WAKE = 8
 _ANY_SIZE = 1 << 40
+_ROOM_TO_AMEND = 512
+_ROOM_PER_OP = 256
 
 
 class Op:
@@ -88,6 +93,10 @@ class Change:
     def failure(self, position: int) -> OSError | None:
         """Return why an op does not count, if so."""
         return self.error or (self.failures.get(position) if self.failures else None)
+
+    def amended_result(self) -> dict[str, Any] | None:
+        """Return what a retry is told although some ops failed; None if a retry must be a new try."""
+        return None
 
 
 class Commits:
@@ -166,9 +175,12 @@ class Commits:
             return False
         try:
             if atomic or change.dedupe is not None:
-                self.journal.append([_line(change, sync=False)])
+                self.journal.append([_line(change, sync=False)], room=_room(change))
                 carry_out(change, self.journal.kept.give_way)
-                self.journal.append([done(change.message_id)], room=0)
+                ending = [done(change.message_id)]
+                if change.failures and change.dedupe is not None:
+                    ending.insert(0, _amended(change, [], sync=False))
+                self.journal.amend(ending)
                 if self.journal.full:
                     self._begin_checkpoint()
             else:
@@ -246,6 +258,25 @@ class Commits:
         elif not self._closed:
             self._queue.put(Change("", ()))
 
+    @contextmanager
+    def noting_gone(self, mailbox: str, message_id: str) -> Iterator[None]:
+        """Say in the journal that a message is finished, and let the block remove its file.
+
+        On a full disk the file goes first: that is how an operator makes room. A kill in between may bring it back.
+
+        Raises:
+            OSError: if the journal cannot be written for any other reason; the block does not run then.
+        """
+        try:
+            self.note_gone(mailbox, message_id)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            yield
+            self.journal.amend([transaction(message_id, [("gone", mailbox, message_id, None)], sync=True)])
+        else:
+            yield
+
     def _work(self) -> None:
         stopping = False
         while not stopping:
@@ -265,8 +296,10 @@ class Commits:
             self._append_group(group)
             try:
                 self.journal.sync()
-            except OSError:
-                self._strike(group, lambda _: True)
+            except OSError as error:
+                for change in group:
+                    change.error = error
+                self._strike(group)
                 raise
         except OSError as error:
             logger.error("group commit of %d failed: %s", len(group), error)
@@ -274,6 +307,7 @@ class Commits:
                 self.degraded = str(error)
             for change in group:
                 change.error = error
+            self.journal.release()
             self._settled.extend(group)
             self._settle_soon()
             if self._unsynced or self._begun:
@@ -283,10 +317,11 @@ class Commits:
         for position, change in enumerate(group, 1):
             carry_out(change, self.journal.kept.give_way)
             if change.failures:
-                self._strike([change], change.failures.__contains__)
+                self._strike([change])
             self._settled.append(change)
             if position % _SETTLE_EVERY == 0:
                 self._settle_soon()
+        self.journal.release()
         self._settle_soon()
         if self.journal.full:
             self._begin_checkpoint()
@@ -298,25 +333,19 @@ class Commits:
             if begun:
                 ops = [("begun", mailbox, message_id, None) for mailbox, message_id in begun]
                 lines.insert(0, transaction(begun[0][1], ops, sync=True))
-            self.journal.append(lines)
+            self.journal.append(lines, hold=sum(map(_room, group)))
             for key in begun:
                 del self._begun[key]
             self._unsynced = False
             self._syncs += 1
 
-    def _strike(self, group: list[Change], concerns: Callable[[int], bool]) -> None:
-        """Say in the journal what holds instead of ops that nobody was told about: what is on disk."""
+    def _strike(self, group: list[Change]) -> None:
+        """Say in the journal what holds instead of ops that failed: what is on disk."""
         lines = []
         for change in group:
-            struck = [op for position, op in enumerate(change.ops) if concerns(position)]
-            dedupe = change.dedupe if len(struck) == len(change.ops) else None
-            ops = [one for op in struck for one in _as_it_is(op)]
-            lines.append(transaction(change.message_id, ops, sync=True, dedupe=dedupe))
-        try:
-            self.journal.append(lines)
-        except OSError as error:
-            logger.error("journal: cannot strike a failed group: %s", error)
-            return
+            failed = [op for at, op in enumerate(change.ops) if change.failure(at)]
+            lines.append(_amended(change, [line for op in failed for line in _as_it_is(op)], sync=True))
+        self.journal.amend(lines)
         self._unsynced = True
         self._loop.call_soon_threadsafe(self._sync_soon)
 
@@ -412,3 +441,16 @@ def _as_it_is(op: Op) -> list[tuple[str, str, str, bytes | None]]:
 def _line(change: Change, *, sync: bool) -> bytes:
     ops = [(op.kind, op.mailbox, op.message_id, op.data or None) for op in change.ops]
     return transaction(change.message_id, ops, sync=sync, dedupe=change.dedupe, result=change.result)
+
+
+def _amended(change: Change, ops: list[tuple[str, str, str, bytes | None]], *, sync: bool) -> bytes:
+    """Return the line that corrects the one of a change whose ops failed, all or some."""
+    return transaction(change.message_id, ops, sync=sync, dedupe=change.dedupe, result=change.amended_result())
+
+
+def _room(change: Change) -> int:
+    """Return what the lines that may have to follow a change's own need at most: `_amended`, and ``done``."""
+    room = _ROOM_TO_AMEND + 6 * len(change.dedupe or "")
+    for op in change.ops:
+        room += _ROOM_PER_OP + (len(op.data) if op.kind != "new" else 0)  # it may have to say what lies there
+    return room

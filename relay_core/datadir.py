@@ -9,7 +9,7 @@ from contextlib import suppress
 from filelock import FileLock, Timeout
 
 from relay_core.errors import StorageError
-from relay_core.files import fsync_directory, storage_error
+from relay_core.files import fsync_directory, is_full, storage_error
 from relay_core.places import data_path
 
 
@@ -94,9 +94,12 @@ class DataDir:
             self.path.chmod(0o700)  # nothing in it yet: a plain mkdir made it
 
     def _write_pid(self) -> None:
-        # In place, not replaced: the lock is on this very file.
+        # In place, not replaced: the lock is on this very file. Without its pid the lock is as good.
         fd = os.open(self.lock_file, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             os.write(fd, f"{os.getpid()}\n".encode())
+        except OSError as error:
+            if not is_full(error):
+                raise
         finally:
             os.close(fd)

@@ -263,11 +263,11 @@ class DeadLetterStore:
         key = (letter.message_id, mailbox.hash)
         if key in self.in_hand or FAILED not in mailbox.maildir.whereabouts(letter.message_id):
             return False  # replayed meanwhile: the journal must not say that it is gone
-        self._commits.note_gone(mailbox.hash, letter.message_id)
-        with suppress(OSError):
-            mailbox.maildir.remove_original(letter.message_id)  # first: without its record it would look orphaned
-        if not mailbox.maildir.remove(FAILED, letter.message_id):
-            return False
+        with self._commits.noting_gone(mailbox.hash, letter.message_id):
+            with suppress(OSError):
+                mailbox.maildir.remove_original(letter.message_id)  # first: without its record it would look orphaned
+            if not mailbox.maildir.remove(FAILED, letter.message_id):
+                return False
         mailbox.dead -= 1
         self._recorder.removed(self.delivery(mailbox, letter, status))
         return True

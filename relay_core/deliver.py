@@ -14,6 +14,7 @@ of one publish are one change (commit.py), so they are stored together and each 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from relay_core.backpressure import check_backpressure, pressure_signal
 from relay_core.breaker import CircuitBreakers, CircuitState
@@ -31,7 +32,7 @@ from relay_core.mailbox import Mailbox
 from relay_core.model import trusted
 from relay_core.publication import Publication, Settings, Target
 from relay_core.recorder import Recorder
-from relay_core.results import AdapterResult, PublishResult, Reason
+from relay_core.results import AdapterResult, PublishResult, Reason, Rejection
 from relay_core.signals import SignalHub
 
 
@@ -185,21 +186,36 @@ class _Store(Change):
         self._deliver = deliver
         self._publication = publication
         if publication.dedupe is not None:
-            takers = sum(copy.target.weight for copy in copies)
-            self._planned = trusted(
-                PublishResult,
-                {
-                    "message_id": publication.id,
-                    "delivered_to": takers,
-                    "rejected": None,
-                    "mailbox_pressure": None,
-                    "adapter_results": None,
-                },
-            )
+            self._planned = self._outcome()
             self.dedupe = publication.dedupe
             self.result = self._planned.to_wire()
         if publication.replaces is not None:
             self._replace(publication.replaces, copies)
+
+    def _outcome(self) -> PublishResult:
+        """Return the outcome as far as it rests on what is stored."""
+        takers = 0
+        rejected = list(self._publication.rejected or ())
+        for position, copy in enumerate(self._copies):
+            if self.failure(position) is None:
+                takers += copy.target.weight
+            else:
+                rejected.append(Rejection(endpoint_hash=copy.mailbox, reason=Reason.STORE_FAILED))
+        return trusted(
+            PublishResult,
+            {
+                "message_id": self.message_id,
+                "delivered_to": takers,
+                "rejected": tuple(rejected) or None,
+                "mailbox_pressure": None,
+                "adapter_results": None,
+            },
+        )
+
+    def amended_result(self) -> dict[str, Any] | None:
+        """Return the outcome if some copies were stored."""
+        outcome = self._outcome()
+        return outcome.to_wire() if outcome.delivered_to else None
 
     def _replace(self, replaced: Op, copies: list[Copy]) -> None:
         """End a dead letter in the same change: by its own copy, or as an op of its own."""
@@ -225,7 +241,7 @@ class _Store(Change):
         )
         if stored and self._planned is not None and self.dedupe is not None:
             # Before the caller can be cancelled; the exact outcome replaces it.
-            self._deliver.dedupe.remember(self.dedupe, self._planned)
+            self._deliver.dedupe.remember(self.dedupe, self._outcome() if self.failures else self._planned)
         if self.error is None and self.failures is None:
             for copy in self._copies:
                 self._took(copy)
@@ -272,4 +288,5 @@ class _Store(Change):
             self._deliver.breakers.record_failure(mailbox.hash)
         elif copy.probe:  # a full disk is nobody's fault, and heals by itself
             self._deliver.breakers.release(mailbox.hash)
+        self._publication.reject(mailbox.hash, Reason.STORE_FAILED)
         self._publication.note_unstored(copy.target, copy.budget, copy.data, copy.delivery, error)

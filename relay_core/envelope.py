@@ -6,6 +6,7 @@ whatever does not parse as an envelope is `malformed`, never half-accepted.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import orjson
@@ -15,9 +16,11 @@ from pydantic import (
     ValidationError,
     field_validator,
     model_serializer,
+    model_validator,
 )
 
 from relay_core.clock import parse_iso
+from relay_core.config import explain_unknown
 from relay_core.errors import InvalidPayload
 from relay_core.ids import is_ulid
 from relay_core.model import Pattern, Subject, WireModel, first_problem
@@ -42,7 +45,7 @@ class Budget(WireModel):
 
 
 class BudgetOverrides(WireModel):
-    """What a publisher asks for; the bus clamps it to the operator's ceilings."""
+    """What a publisher asks for; the bus clamps it to the operator's ceilings. Unknown keys are refused."""
 
     hop_count: Count | None = None
     """Begin as if so many deliveries had been made."""
@@ -54,6 +57,17 @@ class BudgetOverrides(WireModel):
     """An instant in milliseconds since the epoch, not a duration; `budget.ttlMs` from now at most."""
     call_budget_remaining: Count | None = None
     """The operator's ceiling (`budget.callBudget`) at most."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown(cls, given: Any) -> Any:
+        # A limit that is misspelt must not pass for a limit that was set.
+        if isinstance(given, Mapping):
+            known = [field.alias or name for name, field in cls.model_fields.items()]
+            for key in given:
+                if key not in known and key not in cls.model_fields:
+                    raise ValueError(explain_unknown(str(key), known))
+        return given
 
 
 class Envelope(WireModel):

@@ -20,7 +20,9 @@ Rules:
 1. Append before the files change; sync before the append counts. Reading stops at the first bad
    line: what follows was never acknowledged.
 2. A failed fdatasync poisons its segment: it is never synced again, and later lines go to a new one.
-3. A segment leaves the journal only after everything its lines say is on disk (``syncfs``; with ``"os"``
+3. Room for what may have to be said of a transaction afterwards is taken before it is written, by writing zeros: never
+   through a mapping, since a full disk would end the process with SIGBUS there.
+4. A segment leaves the journal only after everything its lines say is on disk (``syncfs``; with ``"os"``
    the files are enough). It is kept for a while after that (kept.py): an index that is lost reads it.
 """
 
@@ -28,12 +30,12 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import wraps
-from mmap import mmap
 from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec
 from zlib import crc32
@@ -44,6 +46,8 @@ from relay_core.files import fsync_directory, is_full
 from relay_core.kept import Kept
 from relay_core.kept import segments as segments
 
+logger = logging.getLogger(__name__)
+
 P = ParamSpec("P")
 
 Durability = Literal["fsync", "os"]
@@ -52,6 +56,8 @@ SEGMENT_BYTES = 16 * 1024 * 1024
 _FDATASYNC: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
 _AHEAD = 1024 * 1024
 _ROOM_FOR_DONE = 256
+_FRAME = 10
+"""Bytes of a line that are not its JSON."""
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -89,20 +95,25 @@ class Journal:
         self._lock = threading.Lock()
         self._sequence = 0
         self._fd = -1
-        self._map: mmap | None = None
         self._closed = False
         self._offset = 0
         self._filled = 0
+        self._held = 0
+        self._owed: list[bytes] = []
 
     def open(self) -> None:
-        """Start a new segment after the ones that are there."""
+        """Start a new segment after the ones that are there; on a full disk the next append tries again."""
         self.directory.mkdir(mode=0o700, exist_ok=True)
         if self.durability == "fsync":
             fsync_directory(self.directory.parent)
         with self._lock:
             there = segments(self.directory) + self.kept.segments()
             self._sequence = max((sequence for sequence, _ in there), default=0)
-            self._next_segment()
+            try:
+                self._next_segment()
+            except OSError as error:
+                if not is_full(error):
+                    raise
 
     def close(self) -> None:
         """Stop writing; segments stay for the next start unless they were checkpointed."""
@@ -111,35 +122,65 @@ class Journal:
             self._closed = True
 
     @_gives_way
-    def append(self, lines: Sequence[bytes], *, room: int = _ROOM_FOR_DONE) -> None:
+    def append(self, lines: Sequence[bytes], *, room: int = _ROOM_FOR_DONE, hold: int | None = None) -> None:
         """Write transactions to the segment; they last through kill -9, not yet through power loss.
 
-        Behind them `room` is kept, so that there is always some for a ``done``, which itself needs none.
+        Behind them `room` is kept, so that there is always some for a ``done``, which itself needs none. With `hold` it
+        is kept from other appends, too, until `amend` uses it or `release` gives it up. Lines that `amend` could not
+        write go first.
 
         Raises:
             OSError: if the disk refuses; none of the lines counts.
         """
         with self._lock:
-            if self._fd < 0:
-                if self._closed:
-                    raise OSError(errno.EBADF, "the journal is closed")
-                self._next_segment()  # the disk refused the last one
-            seed = self._sequence
-            data = b"".join([b"%08x %s\n" % (crc32(line, seed), line) for line in lines])
+            self._append([*self._owed, *lines], max(room, self._held) if hold is None else hold)
+            self._owed = []
+            if hold is not None:
+                self._held = hold
+
+    def amend(self, lines: Iterable[bytes]) -> None:
+        """Write what has become of transactions that are in the journal, in the room that was kept for it.
+
+        It never fails: if the disk refuses, the lines are written before the next ones.
+        """
+        lines = list(lines)
+        with self._lock:
+            self._held = max(0, self._held - sum(len(line) + _FRAME for line in lines))
             try:
-                self._fill_ahead(self._offset + len(data), room)
-                self._put(data)
-            except OSError:
-                os.ftruncate(self._fd, self._offset)
-                self._filled = self._offset
-                raise
-            self._offset += len(data)
+                self._append([*self._owed, *lines], self._held)
+                self._owed = []
+            except OSError as error:
+                logger.error("journal: %d lines have to wait: %s", len(lines), error)
+                self._owed += lines
+
+    def release(self) -> None:
+        """Give up the room that was held."""
+        with self._lock:
+            self._held = 0
+
+    def _append(self, lines: list[bytes], room: int) -> None:
+        if self._fd < 0:
+            if self._closed:
+                raise OSError(errno.EBADF, "the journal is closed")
+            self._next_segment()  # the disk refused the last one
+        seed = self._sequence
+        data = b"".join([b"%08x %s\n" % (crc32(line, seed), line) for line in lines])
+        filled = self._filled
+        try:
+            self._fill_ahead(self._offset + len(data), room)
+        except OSError:
+            os.ftruncate(self._fd, filled)
+            self._filled = filled
+            raise
+        try:
+            self._put(data)
+        except OSError:
+            os.ftruncate(self._fd, self._offset)
+            self._filled = self._offset
+            raise
+        self._offset += len(data)
 
     def _put(self, data: bytes) -> None:
-        end = self._offset + len(data)
-        if self._map is not None and end <= len(self._map):
-            self._map[self._offset : end] = data
-            return
         written = 0
         while written < len(data):
             written += os.pwrite(self._fd, data[written:] if written else data, self._offset + written)
@@ -205,24 +246,8 @@ class Journal:
             raise
         self._fd = fd
         self._offset = self._filled = 0
-        if self.durability == "os":
-            self._map = self._mapped(fd)
-
-    def _mapped(self, fd: int) -> mmap | None:
-        """Return the segment as memory: what is not synced need not be a system call, and outlives a kill as well.
-
-        Only what `_fill_ahead` has written is ever touched, so a full disk is an error there and no signal here.
-        """
-        try:
-            os.ftruncate(fd, self._segment_bytes)
-            return mmap(fd, self._segment_bytes)
-        except (OSError, ValueError):
-            return None
 
     def _leave_segment(self) -> None:
-        if self._map is not None:
-            self._map.close()
-            self._map = None
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -235,6 +260,9 @@ class Journal:
             ahead = _AHEAD if self.durability == "fsync" else _AHEAD // 16
             with suppress(OSError):
                 self._filled += os.pwrite(self._fd, bytes(end + ahead - self._filled), self._filled)
+                if self._filled < end + ahead:  # the last of the disk: the message's files need it more
+                    self._filled = min(self._filled, need)
+                    os.ftruncate(self._fd, self._filled)
             while need > self._filled:  # a nearly full disk: then just what is needed, or an error
                 self._filled += os.pwrite(self._fd, bytes(need - self._filled), self._filled)
 

@@ -36,7 +36,7 @@ from relay_core.deadletters import Code
 from relay_core.delivery import Status, TargetKind
 from relay_core.envelope import Budget
 from relay_core.errors import AccessDenied, InvalidPayload
-from relay_core.files import storage_error
+from relay_core.files import is_full, storage_error
 from relay_core.ids import is_ulid
 from relay_core.index import PublishRow
 from relay_core.mailbox import Mailbox
@@ -246,14 +246,24 @@ class Settle:
         """Keep the copies that could not be stored: aside if others were, else as dead letters.
 
         Raises:
-            StorageError: if nothing was stored and nothing could be kept.
+            StorageError: if nothing was stored, and either the disk is full or nothing could be kept.
         """
+        if not publication.delivered and not publication.failures and all(is_full(one.error) for one in unstored):
+            target, _, error = unstored[0]
+            raise storage_error("store in", target.mailbox.maildir.path, error) from error
         kept = 0
         for target, item, error in unstored:
             reason = f"could not be stored: {error}"
             partial = publication.delivered > 0
             lost = await self._parking.park(
-                target.mailbox, item, code=Code.STORE_FAILED, reason=reason, partial=partial
+                target.mailbox,
+                item,
+                code=Code.STORE_FAILED,
+                reason=reason,
+                partial=partial,
+                # If others were stored, their line has the outcome already.
+                dedupe=None if partial else publication.dedupe,
+                result=None if partial else publication.outcome().to_wire(),
             )
             kept += lost is None
             publication.note_failure(reason)

@@ -20,6 +20,7 @@ from typing import Any
 
 import orjson
 
+from relay_core.files import is_full
 from relay_core.journal import read_segment, segments, sync_file_system
 from relay_core.maildir import CUR, FAILED, NEW, STATES, Maildir, Unreadable
 from relay_core.past import Past
@@ -38,6 +39,8 @@ class Recovered:
     """Messages whose place in the Maildir was not what the journal says."""
     cut_short: list[str] = field(default_factory=list)
     """Transactions without "sync" that a kill had cut short, and that are carried out now."""
+    unfinished: int = 0
+    """Messages for which the disk had no room: the segments must stay, for a start that finds some."""
     outcomes: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Dedupe id → the outcome of its publish."""
 
@@ -76,17 +79,29 @@ def recover(directory: Path, maildir: Callable[[str], Maildir], past: Past | Non
             else:
                 pending[record["id"]] = record["ops"]
     for (mailbox, message), (op, data) in states.items():
-        recovered.repaired += _restore(maildir(mailbox), op, message, data)
+        _try_restore(recovered, maildir(mailbox), op, message, data)
     for mailbox, message in begun:
         box = maildir(mailbox)
         recovered.repaired += box.whereabouts(message) == {NEW} and box.claim(message)
-    for ops in pending.values():
+    for transaction, ops in pending.items():
+        before = recovered.unfinished
         for op, mailbox, message, *data in ops:
-            recovered.repaired += _restore(maildir(mailbox), op, message, data[0] if data else None)
+            _try_restore(recovered, maildir(mailbox), op, message, data[0] if data else None)
+        if recovered.unfinished == before:
+            recovered.cut_short.append(transaction)
     if synced:
         sync_file_system(directory)
-    recovered.cut_short = list(pending)
     return recovered
+
+
+def _try_restore(recovered: Recovered, box: Maildir, op: str, message: str, data: Any) -> None:
+    """Restore one message, unless the disk is full: a start must not fail for that."""
+    try:
+        recovered.repaired += _restore(box, op, message, data)
+    except OSError as error:
+        if not is_full(error):
+            raise
+        recovered.unfinished += 1
 
 
 def _restore(box: Maildir, op: str, message: str, data: Any) -> int:

@@ -102,6 +102,10 @@ def connect(path: str, *, read_only: bool = False) -> sqlite3.Connection:
     try:
         db.execute("PRAGMA temp_store = MEMORY")
         if not read_only:
+            # Exclusive, before the log is first used: its index is in memory then. As a file it would be written
+            # through a mapping, and a full disk would end the process with SIGBUS.
+            db.execute("PRAGMA locking_mode = EXCLUSIVE")
+            db.execute("PRAGMA mmap_size = 0")
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = NORMAL")
             # The maintenance job checkpoints; this bounds the log between its runs.

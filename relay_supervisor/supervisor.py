@@ -18,6 +18,7 @@ from typing import Self
 from relay_core.clock import Clock, SystemClock
 from relay_core.config import RelayConfig
 from relay_core.core import RelayCore
+from relay_core.errors import StorageError
 from relay_core.places import operator_token_path, socket_path
 from relay_core.tasks import Tasks
 from relay_supervisor.adapters.configured import ConfiguredAdapters
@@ -72,7 +73,10 @@ class Supervisor:
             bus = relay.bus
             for endpoint in relay.endpoints():
                 if endpoint.subject.startswith(REPLY_PREFIX):  # its connection ended with the last process
-                    await relay.unregister_endpoint(endpoint.subject)
+                    try:
+                        await relay.unregister_endpoint(endpoint.subject)
+                    except StorageError as error:  # a full disk must not end the start; the next one tries again
+                        logger.warning("%s is still registered: %s", endpoint.subject, error.message)
             tasks = Tasks()
             stack.push_async_callback(tasks.close, grace=1.0)
             tokens = Tokens(bus.data_dir.path / TOKENS_FILE, self._clock)

@@ -18,6 +18,7 @@ table, replaced by one assignment.
 from __future__ import annotations
 
 import hmac
+import logging
 import os
 import re
 import stat
@@ -35,11 +36,13 @@ from pydantic import ValidationError
 
 from relay_core.clock import Clock, iso
 from relay_core.config import explain_unknown
-from relay_core.errors import ConfigError, InvalidSubject, NotFound
+from relay_core.errors import ConfigError, InvalidSubject, NotFound, StorageError
 from relay_core.files import atomic_write
 from relay_core.model import first_problem
 from relay_core.operations import TokenInfo
 from relay_core.subjects import validate_subject
+
+logger = logging.getLogger(__name__)
 
 TOKENS_FILE = "tokens.json"
 PREFIX = "relay_"
@@ -50,6 +53,7 @@ MAX_NOTE = 200
 _BYTES = 32
 _KEYS = ["id", "pattern", "note", "createdAt", "sha256"]
 _HASH = re.compile("[0-9a-f]{64}")
+_OPERATOR_TOKEN = re.compile(PREFIX + "[A-Za-z0-9_-]{43}")
 
 _HALF = 32
 
@@ -166,13 +170,32 @@ class Tokens:
 def write_operator_token(path: Path) -> str:
     """Put a new token in the operator's file, in place of the last start's, and return it; blocks.
 
+    On a full disk the last start's token stays good if its file is private and whole. Otherwise no client knows the new
+    one, and only an operator who needs no token gets in.
+
     Raises:
-        StorageError: if the file cannot be written.
+        StorageError: if the file cannot be written for any other reason.
     """
     token = PREFIX + token_urlsafe(_BYTES)
-    # It need not survive a power loss: the next start makes another.
-    atomic_write(path, f"{token}\n".encode(), sync=False)
+    try:
+        # It need not survive a power loss: the next start makes another.
+        atomic_write(path, f"{token}\n".encode(), sync=False)
+    except StorageError as error:
+        if error.code != "storage_full":
+            raise
+        kept = _last_operator_token(path)
+        logger.warning("%s; %s", error.message, "the last start's token stays good" if kept else "there is none now")
+        return kept or token
     return token
+
+
+def _last_operator_token(path: Path) -> str | None:
+    """Return the token of an earlier start, if nobody else can have seen or made it."""
+    try:
+        found = read_private(path).decode().removesuffix("\n")
+    except (OSError, ValueError):
+        return None
+    return found if _OPERATOR_TOKEN.fullmatch(found) else None
 
 
 def _digest(token: str) -> str:

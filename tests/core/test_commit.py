@@ -159,7 +159,7 @@ class TestOs:
             change = it.new(1)
             line = transaction(message_id(1), [("new", BOX, message_id(1), data(1))], sync=False)
             before = resource.getrlimit(resource.RLIMIT_FSIZE)
-            just_enough = len(b"%08x \n" % 0) + len(line) + 256
+            just_enough = len(b"%08x \n" % 0) + len(line) + 768
             resource.setrlimit(resource.RLIMIT_FSIZE, (just_enough, before[1]))
             try:
                 await it.commits.commit(change, atomic=True)

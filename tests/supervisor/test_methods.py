@@ -180,6 +180,8 @@ async def test_publishing(bench: Bench) -> None:
     assert (message["id"], message["from"], message["replyTo"]) == (sent["messageId"], SENDER, SENDER)
     assert message["budget"]["maxHops"] == 2
     assert (await bench.call("publish", {**PUBLISH, "subject": NOBODY}))["deliveredTo"] == 0
+    misspelt = {**PUBLISH, "budget": {"maxHop": 2}}
+    assert await bench.refusal("publish", **misspelt) == ("ProtocolError", "invalid_params")
     reserved = {**PUBLISH, "from": "relay.system.bus"}
     assert await bench.refusal("publish", **reserved) == ("AccessDenied", "sender_reserved")
     assert await bench.refusal("publish", **{**PUBLISH, "subject": "a b"}) == ("InvalidSubject", "invalid_subject")

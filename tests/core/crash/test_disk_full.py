@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
-import subprocess
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,10 +15,11 @@ from relay_core.clock import parse_iso
 from relay_core.config import DispatchConfig
 from relay_core.core import RelayCore
 from relay_core.deadletters import Code, DeadLetter
-from relay_core.envelope import Envelope, decode_envelope
+from relay_core.envelope import Envelope
 from relay_core.errors import NotFound, StorageError
 from relay_core.testing import FakeClock
 from tests.core.crash.child import config
+from tests.core.crash.small_disk import Disk, mounted
 from tests.supervisor.inside import until
 
 SUBJECT = "a.b"
@@ -28,49 +27,10 @@ Durability = Literal["os", "fsync"]
 pytestmark = pytest.mark.parametrize("durability", ["os", "fsync"])
 
 
-class Disk:
-    """A small file system, and a file that takes up what is left of it."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.data_dir = root / "relay"
-        self._ballast = root / "ballast"
-
-    def fill(self, spare: int = 0) -> None:
-        """Leave no byte free, or so many."""
-        with self._ballast.open("ab", buffering=0) as ballast, suppress(OSError):
-            for size in (65536, 1):
-                with suppress(OSError):
-                    while True:
-                        ballast.write(bytes(size))
-            ballast.truncate(max(ballast.tell() - spare, 0))
-
-    def free(self) -> None:
-        """Give the space back."""
-        self._ballast.unlink()
-
-    def as_killed(self) -> Path:
-        """Return a copy, on another disk, of what a kill at this moment would leave of an idle bus."""
-        return Path(shutil.copytree(self.data_dir, self.root.parent / "killed"))
-
-    def files(self, state: str) -> list[Path]:
-        """Return the files of all mailboxes in a state."""
-        return sorted(self.data_dir.glob(f"mailboxes/*/{state}/*"))
-
-    def stored(self) -> list[Envelope]:
-        """Return what is in new/; fails if any file there is torn."""
-        return [decode_envelope(path.read_bytes()) for path in self.files("new")]
-
-
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
-    root = tmp_path / "disk"
-    root.mkdir(mode=0o700)
-    mount = ["mount", "-t", "tmpfs", "-o", "size=4m,mode=0700", "tmpfs", str(root)]
-    if os.geteuid() != 0 or not shutil.which("mount") or subprocess.run(mount, capture_output=True).returncode != 0:
-        pytest.skip("this machine mounts no tmpfs")
-    yield Disk(root)
-    subprocess.run(["umount", "-l", str(root)], check=True)
+    with mounted("tmpfs", tmp_path) as disk:
+        yield disk
 
 
 async def publish_until_full(core: RelayCore, *, dedupe: bool = False) -> tuple[set[int], int]:
@@ -351,7 +311,7 @@ async def test_a_start_on_a_nearly_full_disk_parks_what_was_interrupted_once_the
         await core.register_endpoint(SUBJECT)
         await core.publish(SUBJECT, {"x": "x" * 800_000}, sender="s")
         (envelope,) = await core.claim(SUBJECT)
-    await asyncio.to_thread(disk.fill, spare=400_000)
+    await asyncio.to_thread(disk.fill, leave=400_000)
     async with RelayCore(disk.data_dir, config(durability), clock=clock) as core:
         assert core.mailboxes()[0].claimed == 1
         assert await core.dead_letters() == []

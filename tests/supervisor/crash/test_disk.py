@@ -13,7 +13,8 @@ from relay_core import DeadLetter, PublishResult, StorageError
 from relay_core.client import RelayClient
 from relay_core.envelope import decode_envelope
 from relay_core.testing import FakeClock
-from tests.core.crash.test_disk_full import Disk, disk
+from tests.core.crash.small_disk import Disk
+from tests.core.crash.test_disk_full import disk
 from tests.supervisor.daemon import UNLIMITED, Daemon, a_daemon
 from tests.supervisor.inside import a_supervisor, until
 from tests.supervisor.raw_client import Raw
