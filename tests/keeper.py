@@ -133,6 +133,7 @@ def _new_directory() -> Path:
         directory = Path("/tmp") / f"relay-{secrets.token_hex(2)}"
         with contextlib.suppress(FileExistsError):
             directory.mkdir(mode=0o700)
+            directory.chmod(0o711)  # some tests become another user, who must reach what is in it
             return directory
 
 

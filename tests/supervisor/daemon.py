@@ -83,9 +83,11 @@ class Daemon:
         return RelayClient(self.socket, data_dir=self.data_dir, **options)
 
     def send(self, number: signal.Signals) -> None:
-        """Send it a signal."""
-        with suppress(ProcessLookupError):
-            self.process.send_signal(number)
+        """Send it a signal, if it has not ended."""
+        # Not send_signal of the process: that polls it first, and may take its exit code away from asyncio (then: 255).
+        if self.process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.process.pid, number)
 
     async def stop(self) -> int:
         """Ask it to stop, and return its exit code."""
