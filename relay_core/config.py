@@ -15,6 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic.alias_generators import to_camel
 
 from relay_core.errors import ConfigError
+from relay_core.files import Reader
+from relay_core.own_files import Unreadable, read_own
 
 Positive = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[int, Field(ge=0)]
@@ -276,16 +278,18 @@ def merge_config(base: RelayConfig, overlay: dict[str, Any], *, path: str | None
         raise _explain(error, path) from error
 
 
-def load_config(path: Path, base: RelayConfig) -> RelayConfig:
+def load_config(path: Path, base: RelayConfig, read: Reader = read_own) -> RelayConfig:
     """Return `base` overlaid with config.json; a missing file changes nothing.
 
     Raises:
         ConfigError: if the file cannot be read or used.
     """
     try:
-        data = path.read_bytes()
+        data = read(path)
     except FileNotFoundError:
         return base
+    except Unreadable as error:
+        raise ConfigError(str(error), path=str(path)) from error
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}", path=str(path)) from error
     try:

@@ -20,7 +20,8 @@ from typing import Any
 import orjson
 
 from relay_core.journal import read_segment, segments, sync_file_system
-from relay_core.maildir import CUR, FAILED, NEW, STATES, Maildir, Unreadable
+from relay_core.maildir import CUR, FAILED, NEW, STATES, Maildir
+from relay_core.own_files import Unreadable
 
 _NO_LIMIT = 1 << 40
 _NOT_WHOLE = object()

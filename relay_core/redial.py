@@ -21,6 +21,7 @@ from typing import Any, Self
 from relay_core.client_streams import MessageStream, Stream
 from relay_core.errors import Closed, SupervisorUnavailable
 from relay_core.link import Link, LinkLost
+from relay_core.own_files import read_own
 from relay_core.places import data_path, operator_token_path, socket_path
 from relay_core.protocol import NOTIFICATIONS, PROTOCOL_VERSION, Hello, parse_answer
 
@@ -245,8 +246,8 @@ class Redial:
 
     def _operator_token(self) -> str | None:
         try:
-            return operator_token_path(self.data_dir).read_text().strip() or None
-        except OSError:
+            return read_own(operator_token_path(self.data_dir), private=True).decode().strip() or None
+        except (OSError, ValueError):  # not there, or not the user's own: the supervisor says if one is needed
             return None
 
     def _note(self, link: Link, method: str, params: dict[str, Any]) -> None:

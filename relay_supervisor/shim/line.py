@@ -17,6 +17,7 @@ import json
 import os
 import time
 
+from relay_core.own_files import read_own
 from relay_core.places import agent_token_name, data_name, socket_name
 from relay_supervisor.shim import TYPE_CHECKING
 
@@ -68,8 +69,7 @@ def find_token(address: Address, subject: str, given: str | None = None) -> str:
         return token
     path = agent_token_name(address.data_dir, subject)
     try:
-        with open(path) as file:
-            return file.read().strip()
+        return read_own(path, private=True).decode().strip()
     except FileNotFoundError:
         raise Unreachable(f"{subject} has no token here: run 'relay agent add {subject}' first") from None
     except (OSError, ValueError) as error:
