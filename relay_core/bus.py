@@ -117,7 +117,7 @@ class Bus:
         async with AsyncExitStack() as stack:
             self.data_dir.acquire()
             stack.callback(self.data_dir.release)
-            self.config = load_config(self.data_dir.config, self.base_config)
+            self.config = load_config(self.data_dir.config, self.base_config, self.data_dir.read)
             self._assemble()
             stack.push_async_callback(asyncio.to_thread, self.index.close)
             recovered, strays = await asyncio.to_thread(self._load)

@@ -6,6 +6,7 @@ error that names it and the nearest known one, so that a typing mistake never pa
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -15,8 +16,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic.alias_generators import to_camel
 
 from relay_core.errors import ConfigError
-from relay_core.files import Reader
-from relay_core.own_files import Unreadable, read_own
 
 Positive = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[int, Field(ge=0)]
@@ -278,8 +277,10 @@ def merge_config(base: RelayConfig, overlay: dict[str, Any], *, path: str | None
         raise _explain(error, path) from error
 
 
-def load_config(path: Path, base: RelayConfig, read: Reader = read_own) -> RelayConfig:
+def load_config(path: Path, base: RelayConfig, read: Callable[[Path], bytes]) -> RelayConfig:
     """Return `base` overlaid with config.json; a missing file changes nothing.
+
+    `read` is own_files.read_own or a data directory's `read`; this module touches no file.
 
     Raises:
         ConfigError: if the file cannot be read or used.
@@ -288,7 +289,7 @@ def load_config(path: Path, base: RelayConfig, read: Reader = read_own) -> Relay
         data = read(path)
     except FileNotFoundError:
         return base
-    except Unreadable as error:
+    except ValueError as error:
         raise ConfigError(str(error), path=str(path)) from error
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}", path=str(path)) from error

@@ -204,7 +204,7 @@ class Redial:
                 try:
                     self._link = await self._open()
                 except SupervisorUnavailable as error:
-                    if error.code == "other_data_dir":
+                    if error.code in ("other_data_dir", "foreign_supervisor"):
                         raise
                     self.trouble = error.message
                     await asyncio.sleep(uniform(0.5, 1.0) * pause)

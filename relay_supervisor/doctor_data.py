@@ -15,6 +15,7 @@ from urllib.parse import quote
 from relay_core.clock import SystemClock
 from relay_core.config import RelayConfig, load_config
 from relay_core.errors import ConfigError, StorageError
+from relay_core.own_files import read_own
 from relay_supervisor.server import PATH_MAX
 from relay_supervisor.survey import Finding, Place, is_alive, listens, shell
 
@@ -112,7 +113,7 @@ def check_config(place: Place) -> Finding:
     """Read config.json."""
     path = place.data.config
     try:
-        load_config(path, RelayConfig())
+        load_config(path, RelayConfig(), read_own)
     except ConfigError as error:
         return "fail", error.message, f"Correct {path}; the message names the key."
     return "ok", _there(path, "the defaults hold"), None
