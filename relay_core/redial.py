@@ -188,6 +188,8 @@ class Redial:
         """Pass nothing more to a stream."""
         for key in [key for key, known in self._streams.items() if known is stream]:
             del self._streams[key]
+        if not self._streams:
+            self._streams.clear()  # a dict that was large keeps its table until then
 
     async def _connected(self) -> Link:
         """Return a connection, made again if need be, however long that takes."""
