@@ -1,7 +1,8 @@
 """Text for people: tables, times and colours, with foreign text made harmless.
 
 1. `safe` is the only way for a text that somebody else has written: control characters (and everything else that
-   shows nothing, such as changes of writing direction and variation selectors) are escaped, so that it stays one line and moves no cursor.
+   shows nothing, such as changes of writing direction and variation selectors) are escaped, so that it stays one line
+   and moves no cursor.
 2. Colour is for terminals alone, and never with NO_COLOR.
 3. A table's last column is cut to the terminal's width; into a pipe or a file it goes nearly uncut.
 """
