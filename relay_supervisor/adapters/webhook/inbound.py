@@ -18,8 +18,8 @@
    taken or both signatures are there: so a change of the scheme lets nothing in a second time, either.
 4. The id is the publish's dedupe id, too. So copies that come at the same time are one message (the second waits for
    the first), and so is one that comes again after a kill between publish and remembering.
-5. A JSON body is the payload as it is; one with a key twice in the same object is refused, since readers differ in which
-   value they take. Other text becomes a StandardPayload.
+5. A JSON body is the payload as it is; one with a key twice in the same object is refused, since readers differ in
+   which value they take. Other text becomes a StandardPayload.
 6. The budget comes from the headers, and the bus cuts it to its own ceilings.
 """
 
