@@ -3,8 +3,8 @@
 1. Highest priority first; among equals, the order of the file; the first rule that matches both
    sender and subject decides; no match allows.
 2. The file is one JSON array of ``{"from", "to", "action", "priority"?}``. It is taken as a whole or
-   not at all: a file that cannot be read, is not JSON, has an unknown key or a bad pattern is
-   *broken*, and while it is broken everything is denied. An empty file is broken; ``[]`` is no rules.
+   not at all: a file that cannot be read, may be another user's, is not JSON, has an unknown key or a bad
+   pattern is *broken*, and while it is broken everything is denied. An empty file is broken; ``[]`` is no rules.
 3. No file when the bus starts means no rules. A file that disappears later changes nothing, not
    even a broken state: an editor that moves it away for an instant must not open a gap.
 4. Until the first `load` everything is denied.
@@ -27,8 +27,9 @@ from pydantic import ConfigDict, Field, ValidationError
 
 from relay_core.config import explain_unknown
 from relay_core.errors import ConfigError
-from relay_core.files import atomic_write
+from relay_core.files import Reader, atomic_write
 from relay_core.model import Pattern, WireModel, first_problem
+from relay_core.own_files import Unreadable, read_own
 from relay_core.subjects import matches_pattern
 from relay_core.trie import SubjectTrie
 
@@ -76,8 +77,9 @@ class _Table:
 class AccessControl:
     """Check senders against the rules file and keep the two in step."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, read: Reader = read_own) -> None:
         self._path = path
+        self._read = read
         self._lock = threading.RLock()
         self._loaded = False
         # None stands for no rules, the common case: one attribute test on the publish path.
@@ -111,12 +113,14 @@ class AccessControl:
         """Read the rules file; what is wrong with it is told by `broken`; blocks."""
         with self._lock:
             try:
-                rules = _parse(self._path.read_bytes())
+                rules = _parse(self._read(self._path))
             except FileNotFoundError:
                 if not self._loaded:
                     self._table = None
             except OSError as error:
                 self._table = _Table(broken=f"cannot read {self._path}: {error.strerror}")
+            except Unreadable as error:
+                self._table = _Table(broken=str(error))
             except ValueError as error:
                 self._table = _Table(broken=f"{self._path}: {error}")
             else:

@@ -36,11 +36,12 @@ from relay_core.adapter_host import (
 from relay_core.adapter_shape import AdapterShape, read_shape
 from relay_core.consumers import Consumer
 from relay_core.delivery import TargetKind
-from relay_core.errors import Closed, ConfigError, NotFound, RelayError
+from relay_core.errors import Closed, ConfigError, NotFound, RelayError, StorageError
 from relay_core.files import storage_error
 from relay_core.mailbox import Mailbox
 from relay_core.notices import Notices
 from relay_core.operations import AdapterState
+from relay_core.own_files import Unreadable, check_own
 from relay_core.sharing import Shared
 from relay_core.subjects import ADAPTER_PREFIX, adapter_of
 from relay_core.trie import SubjectTrie
@@ -275,12 +276,15 @@ def private_directory(path: Path) -> Path:
     """Return a directory that only its owner can enter, made if need be.
 
     Raises:
-        StorageError: if the disk refuses.
+        StorageError: if the disk refuses, or a link or another user's directory is in its place.
     """
     try:
         for directory in (path.parent, path):
+            check_own(directory)
             directory.mkdir(mode=0o700, exist_ok=True)
             directory.chmod(0o700)
+    except Unreadable as error:
+        raise StorageError(str(error), path=str(path)) from error
     except OSError as error:
         raise storage_error("use", path, error) from error
     return path

@@ -24,6 +24,7 @@ from pydantic import ConfigDict
 from relay_core.errors import StorageError
 from relay_core.files import atomic_write
 from relay_core.model import Pattern, Subject, WireModel
+from relay_core.own_files import read_own
 from relay_core.subjects import is_pattern, matches_pattern
 
 logger = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ class Bindings:
     def load(self) -> None:
         """Read which conversations have begun. Blocks."""
         try:
-            found = orjson.loads(self._path.read_bytes())
+            found = orjson.loads(read_own(self._path))
             self._begun = {(str(chat), str(agent)) for chat, agent in found}
         except FileNotFoundError:
             return

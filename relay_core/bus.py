@@ -103,7 +103,7 @@ class Bus:
         self.signals = SignalHub()
         self.subscriptions = Subscriptions()
         self.metrics = Metrics(clock)
-        self.access = AccessControl(data_dir.access_rules)
+        self.access = AccessControl(data_dir.access_rules, data_dir.read)
         self.bindings = Bindings(data_dir.conversations)
         self.limiter = RateLimiter(config.reliability.rate_limit, clock)
         self.breakers = CircuitBreakers(config.reliability.circuit_breaker, clock, self._breaker_moved)
@@ -119,7 +119,7 @@ class Bus:
         async with AsyncExitStack() as stack:
             self.data_dir.acquire()
             stack.callback(self.data_dir.release)
-            self.config = load_config(self.data_dir.config, self.base_config)
+            self.config = load_config(self.data_dir.config, self.base_config, self.data_dir.read)
             self._assemble()
             stack.push_async_callback(asyncio.to_thread, self.index.close)
             recovered, past, strays = await asyncio.to_thread(self._load)
@@ -432,7 +432,7 @@ class Bus:
             self.access.load()
         if name in (None, self.data_dir.config.name):
             try:
-                self.config = load_config(self.data_dir.config, self.base_config)
+                self.config = load_config(self.data_dir.config, self.base_config, self.data_dir.read)
             except ConfigError as error:
                 self.config_problem = error.message
                 logger.error("config.json is not used: %s; the last good one stays in force", error.message)

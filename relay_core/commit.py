@@ -37,7 +37,8 @@ from typing import Any
 from relay_core.errors import Closed
 from relay_core.files import is_full
 from relay_core.journal import Journal, done, transaction
-from relay_core.maildir import CUR, FAILED, NEW, STATES, Maildir, Unreadable
+from relay_core.maildir import CUR, FAILED, NEW, STATES, Maildir
+from relay_core.own_files import Unreadable
 
 logger = logging.getLogger(__name__)
 

@@ -6,6 +6,7 @@ error that names it and the nearest known one, so that a typing mistake never pa
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -278,16 +279,20 @@ def merge_config(base: RelayConfig, overlay: dict[str, Any], *, path: str | None
         raise _explain(error, path) from error
 
 
-def load_config(path: Path, base: RelayConfig) -> RelayConfig:
+def load_config(path: Path, base: RelayConfig, read: Callable[[Path], bytes]) -> RelayConfig:
     """Return `base` overlaid with config.json; a missing file changes nothing.
+
+    `read` is own_files.read_own or a data directory's `read`; this module touches no file.
 
     Raises:
         ConfigError: if the file cannot be read or used.
     """
     try:
-        data = path.read_bytes()
+        data = read(path)
     except FileNotFoundError:
         return base
+    except ValueError as error:
+        raise ConfigError(str(error), path=str(path)) from error
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}", path=str(path)) from error
     try:

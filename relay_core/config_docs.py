@@ -154,6 +154,7 @@ of your shell: `systemctl --user edit relay-supervisor` adds `Environment=` line
 |---|---|---|
 | `RELAY_DATA_DIR` | all | The data directory; else `~/.dork/relay`. |
 | `RELAY_SOCKET` | all | The socket; else `$XDG_RUNTIME_DIR/relay/relay.sock`, or `relay.sock` in the data directory. |
+| `RELAY_SERVER_UID` | all clients | Another uid whose supervisor they may talk to; else only your own. |
 | `RELAY_TOKEN` | `relay`, `relay-tui`, `relay mcp`, `relay hook`, `RelayClient` | Be the agent that has this token. |
 | `RELAY_DEBUG` | `relay`, `relay-supervisor` | If set, an error shows where in the code it came from. |
 | `RELAY_THEME` | `relay-tui` | Its colours; `relay-tui --help` lists them. |

@@ -13,8 +13,8 @@ import orjson
 
 from relay_core.delivery import TargetKind
 from relay_core.files import atomic_write
-from relay_core.maildir import read_regular
 from relay_core.model import WireModel
+from relay_core.own_files import read_regular
 from relay_core.subjects import subject_hash
 
 _NAME = "endpoint.json"

@@ -17,10 +17,19 @@ import os
 from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
+from typing import Protocol
 
 from relay_core.errors import StorageError
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class Reader(Protocol):
+    """What reads an operator's file: own_files.read_own, or a data directory that checks itself first."""
+
+    def __call__(self, path: Path, *, private: bool = False) -> bytes:
+        """Return the file's bytes."""
+        ...
 
 
 def atomic_write(path: Path, data: bytes, mode: int = 0o600, *, sync: bool = True) -> None:

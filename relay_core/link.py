@@ -2,6 +2,8 @@
 
 A link lives once. When it is lost, everything that waits for an answer learns so by `LinkLost`: whether the
 supervisor did what was asked is not known then. Making a new one is redial.py's part.
+
+Nothing is sent before the kernel has said that the user's own supervisor serves the socket (peer.py).
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from relay_core.frames import (
     encode_notification,
     encode_request,
 )
+from relay_core.peer import find_stranger
 
 
 class LinkLost(Exception):
@@ -47,18 +50,23 @@ class Link(asyncio.Protocol):
         """Done when the connection is over."""
         self.refusal: str | None = None
         """Why the supervisor did not want to talk."""
+        self.stranger: str | None = None
+        """Why we must not talk to who serves the socket."""
 
     @classmethod
     async def open(cls, path: Path, on_note: Callable[[Link, str, dict[str, Any]], None]) -> Link:
         """Connect.
 
         Raises:
-            SupervisorUnavailable: if nobody answers there.
+            SupervisorUnavailable: if nobody answers there; with the code `foreign_supervisor`, if another user does.
         """
         try:
             _, link = await asyncio.get_running_loop().create_unix_connection(lambda: cls(on_note), str(path))
         except OSError as error:
             raise _unavailable(path, error) from error
+        if link.stranger is not None:
+            message = f"cannot use {path}: {link.stranger}"
+            raise SupervisorUnavailable(message, socket=str(path), code="foreign_supervisor")
         return link
 
     async def request(self, method: str, params: dict[str, Any], unwanted: Callable[[Any], None] | None = None) -> Any:
@@ -134,6 +142,12 @@ class Link(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
         self._transport = cast(asyncio.Transport, transport)
+        try:
+            self.stranger = find_stranger(transport.get_extra_info("socket"))
+        except OSError as error:
+            self.stranger = f"who serves it cannot be found out: {error.strerror}"
+        if self.stranger is not None:
+            self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Hand out what the bytes say."""

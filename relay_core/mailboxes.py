@@ -21,6 +21,7 @@ from relay_core.files import storage_error
 from relay_core.ids import is_ulid
 from relay_core.mailbox import BadFile, Mailbox, Memory
 from relay_core.maildir import CUR, FAILED, NEW, Maildir
+from relay_core.own_files import Unreadable, check_own
 from relay_core.subjects import subject_hash
 from relay_core.trie import SubjectTrie
 
@@ -82,6 +83,11 @@ class Mailboxes:
         bad = []
         for name in sorted(os.listdir(self.directory)):
             path = self.directory / name
+            try:
+                check_own(path)
+            except Unreadable as error:
+                logger.error("a mailbox is not used: %s", error)
+                continue
             about = read_endpoint_file(path) or self._identify(path)
             if about is None:
                 if path.is_dir():

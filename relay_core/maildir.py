@@ -26,21 +26,16 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import stat
 from pathlib import Path
 
 from relay_core.files import fsync_directory
+from relay_core.own_files import Unreadable, check_own, read_regular
 
 NEW, CUR, FAILED, TMP = "new", "cur", "failed", "tmp"
 STATES = (NEW, CUR, FAILED)
 
 _CREATE = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _UNNAMED = getattr(os, "O_TMPFILE", 0) | os.O_WRONLY | os.O_CLOEXEC
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-
-
-class Unreadable(ValueError):
-    """A file in a mailbox is not one that may be read."""
 
 
 class Maildir:
@@ -57,11 +52,16 @@ class Maildir:
         self._unnamed = unnamed and bool(getattr(os, "O_TMPFILE", 0))
 
     def create(self, *, sync: bool) -> None:
-        """Make the directories, and make them last if `sync`."""
+        """Make the directories, and make them last if `sync`.
+
+        Raises:
+            NotADirectoryError: if a link or another user's directory is in the place of one.
+        """
         for path in (str(self.path), self.tmp, self.new, self.cur, self.failed):
             try:
                 os.mkdir(path, 0o700)
             except FileExistsError:
+                _check_place(path.rstrip("/"))
                 if not os.path.isdir(path):
                     raise
         if sync:
@@ -229,37 +229,11 @@ class Maildir:
             os.unlink(tmp)
 
 
-def read_regular(path: str, *, limit: int) -> bytes:
-    """Return a file's bytes if it is a plain file of our own and not too long.
-
-    Raises:
-        FileNotFoundError: if it is not there.
-        Unreadable: if it is a link, special, foreign or longer than `limit`.
-    """
+def _check_place(path: str) -> None:
     try:
-        fd = os.open(path, _READ)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        why = "a symbolic link" if error.errno == errno.ELOOP else error.strerror
-        raise Unreadable(f"cannot be opened: {why}") from error
-    try:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
-            raise Unreadable("not a regular file")
-        if found.st_uid != os.geteuid():
-            raise Unreadable(f"belongs to another user (uid {found.st_uid})")
-        if found.st_size > limit:
-            raise Unreadable(f"{found.st_size} bytes, the limit is {limit}")
-        parts = []
-        while chunk := os.read(fd, found.st_size + 1):
-            parts.append(chunk)
-            limit -= len(chunk)
-            if limit < 0:
-                raise Unreadable("grew beyond the limit while it was read")
-        return b"".join(parts)
-    finally:
-        os.close(fd)
+        check_own(path)
+    except Unreadable as error:
+        raise NotADirectoryError(errno.ENOTDIR, str(error), path) from error
 
 
 def _write_file(path: str, data: bytes) -> None:

@@ -201,6 +201,8 @@ class Pools:
         pool.leave(member)
         if not pool and self._pools.get(pool.name) is pool:
             del self._pools[pool.name]
+            if not self._pools:
+                self._pools.clear()  # a dict that was large keeps its table until then
 
     def stop(self) -> None:
         """Give nobody anything more."""

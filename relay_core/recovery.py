@@ -22,7 +22,8 @@ import orjson
 
 from relay_core.files import is_full
 from relay_core.journal import read_segment, segments, sync_file_system
-from relay_core.maildir import CUR, FAILED, NEW, STATES, Maildir, Unreadable
+from relay_core.maildir import CUR, FAILED, NEW, STATES, Maildir
+from relay_core.own_files import Unreadable
 from relay_core.past import Past
 
 _NO_LIMIT = 1 << 40

@@ -21,6 +21,7 @@ from typing import Any, Self
 from relay_core.client_streams import MessageStream, Stream
 from relay_core.errors import Closed, SupervisorUnavailable
 from relay_core.link import Link, LinkLost
+from relay_core.own_files import read_own
 from relay_core.places import data_path, operator_token_path, socket_path
 from relay_core.protocol import NOTIFICATIONS, PROTOCOL_VERSION, Hello, parse_answer
 
@@ -187,6 +188,8 @@ class Redial:
         """Pass nothing more to a stream."""
         for key in [key for key, known in self._streams.items() if known is stream]:
             del self._streams[key]
+        if not self._streams:
+            self._streams.clear()  # a dict that was large keeps its table until then
 
     async def _connected(self) -> Link:
         """Return a connection, made again if need be, however long that takes."""
@@ -203,7 +206,7 @@ class Redial:
                 try:
                     self._link = await self._open()
                 except SupervisorUnavailable as error:
-                    if error.code == "other_data_dir":
+                    if error.code in ("other_data_dir", "foreign_supervisor"):
                         raise
                     self.trouble = error.message
                     await asyncio.sleep(uniform(0.5, 1.0) * pause)
@@ -245,8 +248,8 @@ class Redial:
 
     def _operator_token(self) -> str | None:
         try:
-            return operator_token_path(self.data_dir).read_text().strip() or None
-        except OSError:
+            return read_own(operator_token_path(self.data_dir), private=True).decode().strip() or None
+        except (OSError, ValueError):  # not there, or not the user's own: the supervisor says if one is needed
             return None
 
     def _note(self, link: Link, method: str, params: dict[str, Any]) -> None:

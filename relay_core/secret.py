@@ -19,6 +19,8 @@ from typing import Any, get_args
 from pydantic import BaseModel, GetCoreSchemaHandler, ValidationInfo
 from pydantic_core import CoreSchema, core_schema
 
+from relay_core.own_files import Unreadable, check_way
+
 _OTHERS = 0o077
 _LONGEST = 64 * 1024
 
@@ -129,7 +131,11 @@ def _validate(value: Any, info: ValidationInfo) -> Secret:
 
 def _read(path: Path) -> str:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would never open
+        real = check_way(path)
+        # A pipe would never open.
+        descriptor = os.open(real, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except Unreadable as error:
+        raise ValueError(f"the secret in {path} is not used: {error}") from None
     except OSError as error:
         raise ValueError(f"cannot read the secret in {path}: {error.strerror}") from None
     try:

@@ -21,6 +21,8 @@ BUS_SENDER = f"{SYSTEM_PREFIX}bus"
 """Whom the bus itself speaks as."""
 MAX_TOKENS = 16
 MAX_LENGTH = 255
+_REMEMBERED = 4096
+"""Subjects whose judgement and hash are kept: enough for those in use, and little when thousands have come and gone."""
 
 _SUBJECT = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
 _TOKEN = re.compile(r"[A-Za-z0-9_-]+")
@@ -56,7 +58,7 @@ def is_subject(subject: str) -> bool:
     return len(subject) <= MAX_LENGTH and _is_subject(subject)  # what is too long must not fill the cache
 
 
-@lru_cache(maxsize=65_536)
+@lru_cache(maxsize=_REMEMBERED)
 def _is_subject(subject: str) -> bool:
     return subject.count(".") < MAX_TOKENS and _SUBJECT.fullmatch(subject) is not None
 
@@ -92,7 +94,7 @@ def subject_hash(subject: str) -> str:
     return _subject_hash(subject) if len(subject) <= MAX_LENGTH else _subject_hash.__wrapped__(subject)
 
 
-@lru_cache(maxsize=65_536)
+@lru_cache(maxsize=_REMEMBERED)
 def _subject_hash(subject: str) -> str:
     return sha256(subject.encode(errors="surrogatepass")).hexdigest()[:12]
 

@@ -49,6 +49,8 @@ class _Level(Generic[T]):
             self.rest = None
         else:
             del self.literals[token]
+            if not self.literals:
+                self.literals.clear()  # a dict that was large keeps its table until then
 
     def is_empty(self) -> bool:
         return not (self.values or self.literals or self.star or self.rest)

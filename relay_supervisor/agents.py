@@ -27,12 +27,13 @@ from relay_core.errors import ConfigError, InvalidSubject, NotFound
 from relay_core.files import atomic_write, storage_error
 from relay_core.model import WireModel, first_problem
 from relay_core.operations import AgentState
+from relay_core.own_files import read_own
 from relay_core.places import agent_token_name
 from relay_core.protocol import Description
 from relay_core.subjects import subject_hash, validate_subject
 from relay_supervisor.connection import Connection
 from relay_supervisor.identity import REPLY_PREFIX
-from relay_supervisor.tokens import Tokens, check_pattern, read_private
+from relay_supervisor.tokens import Tokens, check_pattern
 
 logger = logging.getLogger(__name__)
 
@@ -186,7 +187,7 @@ class Agents:
         """Return an agent's token and its file, made if what is there is not good. Blocks."""
         path = Path(agent_token_name(str(self._dir), subject))
         try:
-            token = read_private(path).decode().strip()
+            token = read_own(path, private=True).decode().strip()
             known = self._tokens.check(token)
             if known is not None and known.pattern == subject:
                 return token, path
@@ -219,7 +220,7 @@ def read_agents(path: Path) -> list[Agent]:
         ValueError: if it cannot be used; the text says why.
     """
     try:
-        return _FILE.validate_json(path.read_bytes())
+        return _FILE.validate_json(read_own(path))
     except FileNotFoundError:
         return []
     except ValidationError as error:

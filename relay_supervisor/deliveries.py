@@ -117,9 +117,12 @@ class Deliveries:
         Raises:
             NotFound: if the connection has no such subscription.
         """
-        subscription = self._subscriptions.get(connection, {}).pop(subscription_id, None)
+        subscriptions = self._subscriptions.get(connection, {})
+        subscription = subscriptions.pop(subscription_id, None)
         if subscription is None:
             raise NotFound(f"this connection has no subscription {subscription_id}", what=subscription_id)
+        if not subscriptions:
+            subscriptions.clear()  # a dict that was large keeps its table until then
         subscription.end()
         for pushed in self._pushed.get(connection, {}).values():
             if pushed.subscription_id == subscription_id:

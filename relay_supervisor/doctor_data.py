@@ -14,7 +14,8 @@ from urllib.parse import quote
 
 from relay_core.clock import SystemClock
 from relay_core.config import RelayConfig, load_config
-from relay_core.errors import ConfigError
+from relay_core.errors import ConfigError, StorageError
+from relay_core.own_files import read_own
 from relay_supervisor.server import PATH_MAX
 from relay_supervisor.survey import Finding, Place, is_alive, listens, shell
 
@@ -47,6 +48,11 @@ def check_data_directory(place: Place) -> Finding:
         return "fail", f"{path} is not a directory", "Choose another one with --data-dir."
     if found.st_uid != os.geteuid():
         return "fail", f"{path} belongs to uid {found.st_uid}", "Choose another one with --data-dir."
+    try:
+        place.data.check()
+        place.data.check_contents()
+    except StorageError as error:
+        return "fail", error.message, "No supervisor starts here before this is repaired."
     if mode & 0o077:
         return "fail", f"{path} is open to other users (mode {mode:04o})", f"chmod 700 {shell(path)}"
     if mode & 0o700 != 0o700:
@@ -107,7 +113,7 @@ def check_config(place: Place) -> Finding:
     """Read config.json."""
     path = place.data.config
     try:
-        load_config(path, RelayConfig())
+        load_config(path, RelayConfig(), read_own)
     except ConfigError as error:
         return "fail", error.message, f"Correct {path}; the message names the key."
     return "ok", _there(path, "the defaults hold"), None

@@ -18,6 +18,7 @@ from typing import Any
 from relay_core.clock import iso
 from relay_core.config import NightlyConfig, RelayConfig, load_config
 from relay_core.errors import ConfigError
+from relay_core.own_files import read_own
 from relay_supervisor.survey import Finding, Place, existing, shell
 
 MB = 1_000_000
@@ -127,7 +128,7 @@ def check_java_and_spark(place: Place) -> Finding:
     """Look for what the nightly report needs."""
     nightly = NightlyConfig()
     with suppress(ConfigError):  # which another check tells of
-        nightly = load_config(place.data.config, RelayConfig()).jobs.metrics
+        nightly = load_config(place.data.config, RelayConfig(), read_own).jobs.metrics
     if not nightly.enabled:
         return "ok", "not needed: config.json has no nightly report", None
     if nightly.command:

@@ -23,6 +23,7 @@ from relay_core.clock import SystemClock
 from relay_core.config import LogsConfig, RelayConfig, load_config
 from relay_core.datadir import DataDir
 from relay_core.errors import ConfigError, RelayError
+from relay_core.own_files import read_own
 from relay_core.tasks import Tasks
 from relay_supervisor.logs import configure_logging
 from relay_supervisor.notify import Notifier
@@ -139,7 +140,7 @@ def _status(supervisor: Supervisor) -> str:
 def _logs_config(data_dir: Path | None) -> LogsConfig:
     """Return how to log, as far as config.json can be read: what is wrong with it is told when the bus starts."""
     try:
-        return load_config(DataDir(data_dir).config, RelayConfig()).logs
+        return load_config(DataDir(data_dir).config, RelayConfig(), read_own).logs
     except ConfigError:
         return LogsConfig()
 

@@ -19,7 +19,6 @@ import os
 import resource
 import socket
 import stat
-import struct
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -31,6 +30,7 @@ from filelock import FileLock, Timeout
 
 from relay_core.errors import Closed, StorageError
 from relay_core.frames import Request
+from relay_core.peer import peer_uid
 from relay_core.tasks import Tasks
 from relay_supervisor.connection import Connection
 from relay_supervisor.identity import Identity
@@ -209,16 +209,6 @@ class SocketServer:
         with suppress(OSError):
             self.path.unlink()
         self._lock.release(force=True)
-
-
-def peer_uid(sock: Any) -> int | None:
-    """Return the uid of the process on the other end of a Unix socket."""
-    if sys.platform == "linux":
-        data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        return int(struct.unpack("3i", data)[1])
-    else:
-        data = sock.getsockopt(0, 1, 76)  # LOCAL_PEERCRED: struct xucred, version then uid
-        return int(struct.unpack_from("=II", data)[1])
 
 
 def raise_file_limit() -> None:

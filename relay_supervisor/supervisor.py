@@ -79,7 +79,7 @@ class Supervisor:
                         logger.warning("%s is still registered: %s", endpoint.subject, error.message)
             tasks = Tasks()
             stack.push_async_callback(tasks.close, grace=1.0)
-            tokens = Tokens(bus.data_dir.path / TOKENS_FILE, self._clock)
+            tokens = Tokens(bus.data_dir.path / TOKENS_FILE, self._clock, bus.data_dir.read)
             tokens.load()
             agents = await stack.enter_async_context(Agents(relay, tokens, self._clock))
             configured = ConfiguredAdapters(relay, bus.data_dir.adapters, self._clock, self.vault)

@@ -19,9 +19,7 @@ from __future__ import annotations
 
 import hmac
 import logging
-import os
 import re
-import stat
 import threading
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
@@ -37,9 +35,10 @@ from pydantic import ValidationError
 from relay_core.clock import Clock, iso
 from relay_core.config import explain_unknown
 from relay_core.errors import ConfigError, InvalidSubject, NotFound, StorageError
-from relay_core.files import atomic_write
+from relay_core.files import Reader, atomic_write
 from relay_core.model import first_problem
 from relay_core.operations import TokenInfo
+from relay_core.own_files import Unreadable, read_own
 from relay_core.subjects import validate_subject
 
 logger = logging.getLogger(__name__)
@@ -71,8 +70,9 @@ _NONE: _Table = MappingProxyType({})
 class Tokens:
     """Check tokens against the operator's file and keep the two in step."""
 
-    def __init__(self, path: Path, clock: Clock) -> None:
+    def __init__(self, path: Path, clock: Clock, read: Reader = read_own) -> None:
         self._path = path
+        self._read = read
         self._clock = clock
         self._lock = threading.RLock()
         self._table = _NONE
@@ -97,11 +97,13 @@ class Tokens:
         """Read the file; what is wrong with it is told by `broken`; blocks."""
         with self._lock:
             try:
-                table, broken = _parse(read_private(self._path)), None
+                table, broken = _parse(self._read(self._path, private=True)), None
             except FileNotFoundError:
                 table, broken = _NONE, None
             except OSError as error:
                 table, broken = _NONE, f"cannot read {self._path}: {error.strerror}"
+            except Unreadable as error:
+                table, broken = _NONE, str(error)
             except ValueError as error:
                 table, broken = _NONE, f"{self._path}: {error}"
             self._table, self.broken = table, broken
@@ -192,7 +194,7 @@ def write_operator_token(path: Path) -> str:
 def _last_operator_token(path: Path) -> str | None:
     """Return the token of an earlier start, if nobody else can have seen or made it."""
     try:
-        found = read_private(path).decode().removesuffix("\n")
+        found = read_own(path, private=True).decode().removesuffix("\n")
     except (OSError, ValueError):
         return None
     return found if _OPERATOR_TOKEN.fullmatch(found) else None
@@ -232,28 +234,6 @@ def _overlap(one: str, other: str) -> bool:
 def _check_note(note: str | None) -> None:
     if note is not None and (len(note) > MAX_NOTE or not note.isprintable()):
         raise ConfigError(f"a note is one line of at most {MAX_NOTE} printable characters", key="note")
-
-
-def read_private(path: Path) -> bytes:
-    """Return the bytes of a file that is ours alone.
-
-    Raises:
-        ValueError: if it is another's, or others may read or change it.
-    """
-    # Neither a link nor a pipe may stand in for the file, and a pipe would block.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb") as file:
-        about = os.fstat(descriptor)
-        if not stat.S_ISREG(about.st_mode):
-            raise ValueError("is not a file")
-        if about.st_uid != os.geteuid():
-            raise ValueError(f"belongs to another user (uid {about.st_uid})")
-        if about.st_mode & 0o077:
-            raise ValueError(
-                f"others can read or change it (mode {stat.S_IMODE(about.st_mode):03o}): "
-                "make new tokens, or chmod 600 if nobody has looked"
-            )
-        return file.read()
 
 
 def _parse(data: bytes) -> _Table:

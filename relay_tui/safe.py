@@ -27,22 +27,14 @@ from functools import lru_cache
 from typing import Any, Literal
 from unicodedata import category
 
+from relay_core.invisible import is_invisible
+
 MARKS_ON_ONE = 3
 
 _Kind = Literal["plain", "space", "mark", "look", "odd"]
 
-# Unicode's default-ignorable characters that no category names: marks and letters drawn as nothing.
-_IGNORABLE = frozenset(
-    chr(code)
-    for block in (
-        [0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x3164, 0xFFA0],
-        range(0x180B, 0x1810),
-        range(0xFE00, 0xFE0E),
-        range(0xE0000, 0xE1000),
-    )
-    for code in block
-)
 _SELECTORS = frozenset("\ufe0e\ufe0f")
+_OTHER_EMOJI = frozenset("0123456789#*\u203c\u2049\u3030\u303d")
 _JOINERS = frozenset("\u200d\U0001f3fb\U0001f3fc\U0001f3fd\U0001f3fe\U0001f3ff")
 _NOT_ASCII = re.compile(r"[^\n -~]+")
 
@@ -89,7 +81,7 @@ def _shown(text: str) -> list[str]:
             elif marks == MARKS_ON_ONE + 1:
                 out.append("�")
             continue
-        if kind == "look" and out and looks < MARKS_ON_ONE and (char in _SELECTORS or category(out[-1][-1])[0] == "S"):
+        if kind == "look" and out and looks < MARKS_ON_ONE and _has_looks(out[-1][-1]):
             looks += 1
             continue
         marks = 0
@@ -101,6 +93,11 @@ def _shown(text: str) -> list[str]:
         else:
             out.append(_named(char))
     return out
+
+
+def _has_looks(char: str) -> bool:
+    """Tell whether a character can be an emoji: a symbol, or what keycaps and a few others are made of."""
+    return category(char)[0] == "S" or char in _OTHER_EMOJI
 
 
 def _named(char: str) -> str:
@@ -131,7 +128,7 @@ def _escaped(found: re.Match[str]) -> str:
 def _kind(char: str) -> _Kind:
     if char in _SELECTORS or char in _JOINERS:
         return "look"
-    if char in _IGNORABLE:
+    if is_invisible(char):
         return "odd"
     kind = category(char)
     if kind == "Zs":

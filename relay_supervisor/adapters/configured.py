@@ -94,6 +94,7 @@ class ConfiguredAdapters:
         self._clock = clock
         self._vault = vault or Vault()
         self._slots: dict[str, _Slot] = {}
+        self._read = relay.bus.data_dir.read
         self._reloading = asyncio.Lock()
         self._tasks = Tasks()
         self._stack = AsyncExitStack()
@@ -173,12 +174,12 @@ class ConfiguredAdapters:
 
     async def _reload(self, name: str | None) -> None:
         async with self._reloading:
-            await self._apply(await asyncio.to_thread(read_adapters, self._path), name)
+            await self._apply(await asyncio.to_thread(read_adapters, self._path, self._read), name)
 
     async def _switch(self, adapter_id: str, enabled: bool) -> None:
         async with self._reloading:
-            await asyncio.to_thread(set_enabled, self._path, adapter_id, enabled)
-            await self._apply(await asyncio.to_thread(read_adapters, self._path), None)
+            await asyncio.to_thread(set_enabled, self._path, adapter_id, enabled, self._read)
+            await self._apply(await asyncio.to_thread(read_adapters, self._path, self._read), None)
 
     async def _apply(self, file: AdaptersFile, name: str | None) -> None:
         if file.problem is not None and file.problem != self.problem:

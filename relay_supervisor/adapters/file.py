@@ -29,8 +29,9 @@ from pydantic import ValidationError
 from relay_core.bindings import Binding
 from relay_core.config import explain_unknown
 from relay_core.errors import ConfigError, NotFound
-from relay_core.files import atomic_write
+from relay_core.files import Reader, atomic_write
 from relay_core.model import first_problem
+from relay_core.own_files import Unreadable, read_own
 from relay_core.subjects import adapter_subject, is_subject
 
 _FILE_KEYS = ["adapters", "bindings"]
@@ -69,15 +70,15 @@ class AdaptersFile:
     bindings: tuple[Binding, ...] = ()
 
 
-def read_adapters(path: Path) -> AdaptersFile:
+def read_adapters(path: Path, read: Reader = read_own) -> AdaptersFile:
     """Return what the file says; blocks, and raises nothing."""
     try:
-        return _interpret(_load(path), path)
+        return _interpret(_load(path, read), path)
     except ConfigError as error:
         return AdaptersFile(None, error.message)
 
 
-def set_enabled(path: Path, adapter_id: str, enabled: bool) -> None:
+def set_enabled(path: Path, adapter_id: str, enabled: bool, read: Reader = read_own) -> None:
     """Switch an entry on or off, durably; blocks.
 
     Raises:
@@ -85,7 +86,7 @@ def set_enabled(path: Path, adapter_id: str, enabled: bool) -> None:
         ConfigError: if the file or the entry cannot be edited.
         StorageError: if the disk refuses.
     """
-    document = _load(path)
+    document = _load(path, read)
     file = _interpret(document, path)
     if file.entries is None:
         raise ConfigError(file.problem or "", path=str(path))
@@ -98,8 +99,7 @@ def set_enabled(path: Path, adapter_id: str, enabled: bool) -> None:
     if found.get("enabled", True) is enabled:
         return
     found["enabled"] = enabled
-    # The file itself is replaced, not a link to it.
-    atomic_write(path.resolve(), _dump(document))
+    atomic_write(path, _dump(document))
 
 
 def unknown_adapter(adapter_id: str, known: Iterable[str]) -> NotFound:
@@ -108,13 +108,15 @@ def unknown_adapter(adapter_id: str, known: Iterable[str]) -> NotFound:
     return NotFound(f"no adapter {adapter_id} in adapters.json; there are: {there}", what=adapter_id)
 
 
-def _load(path: Path) -> dict[str, Any]:
+def _load(path: Path, read: Reader) -> dict[str, Any]:
     try:
-        document = json.loads(path.read_bytes().decode(), parse_constant=_refuse_constant)
+        document = json.loads(read(path).decode(), parse_constant=_refuse_constant)
     except FileNotFoundError:
         return {}
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}", path=str(path)) from error
+    except Unreadable as error:
+        raise ConfigError(str(error), path=str(path)) from None
     except RecursionError:
         raise ConfigError(f"{path} is nested too deeply", path=str(path)) from None
     except ValueError as error:

@@ -8,7 +8,8 @@
 3. A file is run anew for every adapter made of it, so a reload sees what changed in it. An installed
    package is imported once in the life of the process.
 4. A file is code that runs as us: it must belong to us or to root, and neither it nor a directory
-   above it may be writable by others (a sticky one, like /tmp, is fine). What was checked is what runs.
+   above it may be another user's or writable by others (a sticky one, like /tmp, is fine); nor may a link on the
+   way be another user's. What was checked is what runs.
 5. Whatever goes wrong is a ConfigError of one line, without secrets. A model that has `Secret` fields says by that
    which values are; of any other config every text may be one, and is blotted out even where a plugin quotes it.
 """
@@ -29,6 +30,7 @@ from pydantic import BaseModel, ValidationError
 from relay_core.adapter_shape import read_shape
 from relay_core.config import explain_unknown
 from relay_core.errors import ConfigError
+from relay_core.own_files import Unreadable, check_way
 from relay_core.secret import Secret, declares_secrets, find_secrets
 from relay_supervisor.adapters.file import Entry
 from relay_supervisor.redaction import is_secret_name
@@ -60,7 +62,6 @@ BUILT_IN: dict[str, str] = {
 """Name to ``module:Class``."""
 
 _FREELY_NAMED = re.compile(r"\b(?:env|headers)\.[^.]+$")
-_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _SHOWN_ERRORS = 3
 # How pydantic ends its messages: the middle of a long value is left out there, so it would not be found as a text.
 _QUOTED_INPUT = re.compile(r" ?\[type=\w+, input_value=.*?, input_type=\w+\]", re.DOTALL)
@@ -120,8 +121,10 @@ def load_file(path: Path, *, module_name: str = "relay_plugin") -> AdapterType:
         ConfigError: if the file is not there, not safe, fails, or has no adapter.
     """
     try:
-        path = path.resolve(strict=True)
+        path = Path(check_way(path))
         code = _read_safely(path)
+    except Unreadable as error:
+        raise ConfigError(f"the plugin {path} is not run: {error}", key="path") from None
     except (OSError, RuntimeError, ValueError) as error:  # a loop of links, an impossible name
         why = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(f"cannot read the plugin {path}: {why}", key="path") from None
@@ -210,25 +213,12 @@ def _read_safely(path: Path) -> bytes:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             raise ConfigError(f"the plugin {path} is no file", key="path")
-        if found.st_uid not in (0, os.geteuid()):
-            raise ConfigError(f"the plugin {path} belongs to uid {found.st_uid}, not to you or to root", key="path")
-        if found.st_mode & _OTHERS:
-            raise _writable(path, path)
-        for directory in path.parents:
-            mode = directory.stat().st_mode
-            if mode & _OTHERS and not mode & stat.S_ISVTX:
-                raise _writable(path, directory)
+        if not os.path.samestat(found, os.stat(check_way(path))):
+            raise ConfigError(f"the plugin {path} was replaced while it was read", key="path")
         with open(descriptor, "rb", closefd=False) as file:
             return file.read()
     finally:
         os.close(descriptor)
-
-
-def _writable(path: Path, what: Path) -> ConfigError:
-    where = "it" if what == path else f"the directory {what}"
-    return ConfigError(
-        f"the plugin {path} is not run: others can write to {where}; run 'chmod go-w {what}'", key="path"
-    )
 
 
 def _check_callable(found: Any, what: str) -> AdapterType:

@@ -1,7 +1,8 @@
 """Text for people: tables, times and colours, with foreign text made harmless.
 
 1. `safe` is the only way for a text that somebody else has written: control characters (and everything else that
-   does not print, such as changes of writing direction) are escaped, so that it stays one line and moves no cursor.
+   shows nothing, such as changes of writing direction and variation selectors) are escaped, so that it stays one line
+   and moves no cursor.
 2. Colour is for terminals alone, and never with NO_COLOR.
 3. A table's last column is cut to the terminal's width; into a pipe or a file it goes nearly uncut.
 """
@@ -14,6 +15,8 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple
+
+from relay_core.invisible import is_invisible
 
 _COLOURS = {"red": "31", "green": "32", "yellow": "33", "dim": "2", "bold": "1"}
 _PIPE_WIDTH = 400
@@ -48,9 +51,13 @@ def safe(text: object, width: int | None = None) -> str:
     shown = str(text)
     if width is not None:
         shown = shown[: width + 1]  # what is cut off need not be looked at
-    if not shown.isprintable():
-        shown = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in shown)
+    if not (shown.isascii() and shown.isprintable()):
+        shown = "".join(char.encode("unicode_escape").decode() if _is_hidden(char) else char for char in shown)
     return shown if width is None else cut(shown, width)
+
+
+def _is_hidden(char: str) -> bool:
+    return not char.isprintable() or is_invisible(char)
 
 
 def cut(text: str, width: int) -> str:

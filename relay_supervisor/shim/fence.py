@@ -3,8 +3,9 @@ r"""Foreign text for a model: fenced, labelled, and harmless.
 1. What somebody else has written stands between two marks with a random word that is made for this one result, so
    that no text can close its own fence and go on in our voice.
 2. Before each fence stands who wrote it, when, under which id, and that it was not the user. These lines are ours.
-3. Characters that a person would not see are written out (``\x1b``, ``\u202e``): controls, marks that turn the
-   direction of writing, invisible tags. Line breaks and tabs stay; so do the joiners that some scripts need.
+3. Characters that a person would not see are written out (``\x1b``, ``\u202e``): controls, and everything invisible
+   (invisible.py), joiners and variation selectors included, although some scripts and emoji have honest ones: a row of
+   them carries a hidden text. Line breaks and tabs stay.
 4. One message is cut after `MAX_TEXT` characters, as they are shown, and one result holds messages up to `ROOM`; what
    is cut is said.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 
+from relay_core.invisible import is_invisible
 from relay_supervisor.shim import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -25,12 +27,8 @@ ROOM = 40_000
 """Characters of messages in one result: a model reads about ten thousand tokens of them at a time."""
 MAX_NAME = 300
 
-_KEPT = "\n\t\u200c\u200d\u00a0\u2002\u2003\u2009\u202f\u3000"
-"""Not printable to Python, and yet what a reader expects: line breaks, joiners, spaces of other widths."""
-_BLANK = "\u115f\u1160\u3164\uffa0"
-"""Letters to Python, and yet nothing to see."""
-_SELECTORS = range(0xE0100, 0xE01F0)
-"""Choose between forms of a letter; strung together they hide text."""
+_KEPT = "\n\t\u00a0\u2002\u2003\u2009\u202f\u3000"
+"""Not printable to Python, and yet what a reader expects: line breaks, spaces of other widths."""
 _OWN_KEYS = frozenset({"content", "performative", "correlationId", "conversationId"})
 """Parts of a payload that are shown otherwise, or say nothing to a reader."""
 
@@ -113,7 +111,7 @@ def payload_text(payload: Any) -> str:
 def _is_hidden(one: str) -> bool:
     if not one.isprintable():
         return one not in _KEPT
-    return one in _BLANK or ord(one) in _SELECTORS
+    return is_invisible(one)
 
 
 def _written_out(code: int) -> str:

@@ -5,7 +5,8 @@
 2. Whatever ends the connection is `Unreachable`, and the line is of no use afterwards. What had been asked and was not
    answered has an unknown outcome.
 3. What the supervisor refuses is `Refused`, with its code and its words.
-4. An agent speaks by its token, which is its own: `find_token` never falls back to the operator.
+4. Nothing is said, above all no token, to a server of another user (peer.py).
+5. An agent speaks by its token, which is its own: `find_token` never falls back to the operator.
 
 `_socket` is the C half of `socket`. The other half makes enumerations of all constants first, which takes 6 ms.
 """
@@ -17,6 +18,8 @@ import json
 import os
 import time
 
+from relay_core.own_files import read_own
+from relay_core.peer import find_stranger
 from relay_core.places import agent_token_name, data_name, socket_name
 from relay_supervisor.shim import TYPE_CHECKING
 
@@ -68,8 +71,7 @@ def find_token(address: Address, subject: str, given: str | None = None) -> str:
         return token
     path = agent_token_name(address.data_dir, subject)
     try:
-        with open(path) as file:
-            return file.read().strip()
+        return read_own(path).decode().strip()
     except FileNotFoundError:
         raise Unreachable(f"{subject} has no token here: run 'relay agent add {subject}' first") from None
     except (OSError, ValueError) as error:
@@ -92,7 +94,7 @@ class Line:
         """Connect and say hello, without waiting for the answer.
 
         Raises:
-            Unreachable: if nobody answers there.
+            Unreachable: if nobody answers there, or another user does.
         """
         sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
         line = cls(sock)
@@ -100,9 +102,13 @@ class Line:
         try:
             sock.settimeout(timeout)
             sock.connect(address.socket)
+            stranger = find_stranger(sock)
         except OSError as error:
             sock.close()
             raise Unreachable(f"cannot reach {address.socket}: {_explain(error)}") from None
+        if stranger is not None:
+            sock.close()
+            raise Unreachable(f"cannot use {address.socket}: {stranger}")
         sock.setblocking(False)
         line.hello_id = line.send("server.hello", hello)
         return line

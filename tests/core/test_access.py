@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from relay_core.access import AccessControl, AccessRule
 from relay_core.config import BudgetConfig, RelayConfig, load_config
 from relay_core.errors import ConfigError, StorageError
+from relay_core.own_files import read_own
 from relay_core.subjects import matches_pattern
 
 SUBJECTS = ["a", "b", "a.a", "a.b", "b.a", "a.b.c"]
@@ -289,6 +290,6 @@ def test_a_config_cut_at_any_byte_is_an_error_and_never_half_applied(data_dir: P
     for length in range(len(CONFIG)):
         path.write_bytes(CONFIG[:length])
         with pytest.raises(ConfigError):
-            load_config(path, RelayConfig(budget=BudgetConfig(max_hops=2)))
+            load_config(path, RelayConfig(budget=BudgetConfig(max_hops=2)), read_own)
     path.write_bytes(CONFIG)
-    assert load_config(path, RelayConfig()).budget.max_hops == 3
+    assert load_config(path, RelayConfig(), read_own).budget.max_hops == 3

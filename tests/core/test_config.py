@@ -22,6 +22,7 @@ from relay_core.config import (
 )
 from relay_core.docstrings import field_texts
 from relay_core.errors import ConfigError
+from relay_core.own_files import read_own
 
 
 @pytest.mark.parametrize(
@@ -165,13 +166,13 @@ def test_a_section_cannot_be_changed() -> None:
 
 def test_a_missing_file_changes_nothing(tmp_path: Path) -> None:
     base = RelayConfig(durability="os")
-    assert load_config(tmp_path / "config.json", base) is base
+    assert load_config(tmp_path / "config.json", base, read_own) is base
 
 
 def test_a_file_wins_over_the_constructor(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text('{"durability": "os", "budget": {"callBudget": 3}}')
-    loaded = load_config(path, RelayConfig(durability="fsync", budget=BudgetConfig(max_hops=2)))
+    loaded = load_config(path, RelayConfig(durability="fsync", budget=BudgetConfig(max_hops=2)), read_own)
     assert loaded.durability == "os"
     assert loaded.budget == BudgetConfig(max_hops=2, call_budget=3)
 
@@ -190,10 +191,10 @@ def test_a_bad_file_is_named(content: bytes, says: str, tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=says) as caught:
-        load_config(path, RelayConfig())
+        load_config(path, RelayConfig(), read_own)
     assert caught.value.path == str(path)
 
 
 def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read"):
-        load_config(tmp_path, RelayConfig())
+        load_config(tmp_path, RelayConfig(), read_own)

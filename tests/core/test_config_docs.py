@@ -18,6 +18,7 @@ from relay_core import InvalidPayload, RelayConfig, RelayCore
 from relay_core.access import AccessControl, AccessRule
 from relay_core.config import Section, load_config
 from relay_core.config_docs import AT_ONCE, COMMAND, EXAMPLE, IN_FORCE, RESTART, config_markdown, keys
+from relay_core.own_files import read_own
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "configuration.md").read_text()
@@ -106,7 +107,7 @@ def test_the_example_can_be_used(tmp_path: Path) -> None:
     config, rules = re.findall(r"^```json\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     assert config == EXAMPLE
     (tmp_path / "config.json").write_text(config)
-    loaded = load_config(tmp_path / "config.json", RelayConfig())
+    loaded = load_config(tmp_path / "config.json", RelayConfig(), read_own)
     changed = loaded.model_dump(mode="json", by_alias=True)
     assert set(leaves(json.loads(config))) <= {*leaves(changed)}
     assert loaded.reliability.rate_limit.per_sender_overrides == {"relay.agent.ci": 1000}

@@ -195,7 +195,7 @@ def test_a_file_in_the_way_to_it(tmp_path: Path) -> None:
 
 def test_a_dangling_link_in_its_place(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
-    assert "No such file" in refused(tmp_path / "link").message
+    assert "link is a symbolic link" in refused(tmp_path / "link").message
 
 
 def test_a_directory_in_the_place_of_the_lock(data_dir: Path) -> None:

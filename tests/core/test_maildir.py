@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from relay_core.maildir import CUR, FAILED, NEW, STATES, TMP, Maildir, Unreadable, read_regular
+from relay_core.maildir import CUR, FAILED, NEW, STATES, TMP, Maildir
+from relay_core.own_files import Unreadable, read_regular
 
 ID = "01HF0000000000000000000001"
 OTHER = "01HF0000000000000000000002"

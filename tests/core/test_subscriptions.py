@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -12,11 +13,13 @@ from typing import Any
 
 import pytest
 
-from relay_core import RelayConfig, RelayCore
+from relay_core import RelayConfig, RelayCore, subjects
 from relay_core.config import DispatchConfig
 from relay_core.envelope import Envelope
 from relay_core.errors import Closed, InvalidSubject
-from relay_core.subscriptions import Handler, Subscriptions
+from relay_core.pools import Pool
+from relay_core.subscriptions import Handler, Subscription, Subscriptions
+from relay_core.trie import _Level
 
 A, B = "relay.agent.a", "relay.agent.b"
 SENDER = "relay.agent.s"
@@ -327,3 +330,30 @@ async def test_the_same_handler_twice_is_two_subscriptions(relay: RelayCore) -> 
     await relay.publish(A, 2, sender=SENDER)
     await relay.idle()
     assert seen.payloads == [1, 1, 2]
+
+
+async def test_thousands_of_subscriptions_give_their_memory_back(data_dir: Path) -> None:
+    """Objects are counted, not bytes: what an emptied table keeps is its own size."""
+
+    async def handle(envelope: object) -> None:
+        raise AssertionError("nothing is published")
+
+    def tables(relay: RelayCore) -> list[int]:
+        subscriptions = relay.bus.subscriptions
+        return [sys.getsizeof(subscriptions._trie._root.literals), sys.getsizeof(subscriptions.pools._pools)]
+
+    def alive() -> int:
+        gc.collect()
+        return sum(isinstance(one, Subscription | Pool | _Level) for one in gc.get_objects())
+
+    async with RelayCore(data_dir, RelayConfig(durability="os")) as relay:
+        before = alive()
+        made = [await relay.subscribe(f"x{n}.>", handle, queue=f"q{n}" if n % 2 else None) for n in range(10_000)]
+        assert alive() > before + 10_000
+        for one in made:
+            await one.close()
+        del made, one
+        assert alive() == before
+        assert max(tables(relay)) <= sys.getsizeof({"one": 1})
+    for remembering in (subjects._is_subject, subjects._subject_hash):
+        assert remembering.cache_info().currsize <= 4096

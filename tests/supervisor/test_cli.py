@@ -385,6 +385,7 @@ SAFE: dict[str, tuple[Any, int | None, str]] = {
     "escape": ("a\x1b[31mb", None, "a\\x1b[31mb"),
     "newline": ("a\nb\r\tc", None, "a\\nb\\r\\tc"),
     "bidi": ("a\u202eb", None, "a\\u202eb"),
+    "invisible": ("a\ufe0f\u034f\u2800\U000e0101b", None, "a\\ufe0f\\u034f\\u2800\\U000e0101b"),
     "half a character": ("a\ud800", None, "a\\ud800"),
     "cut": ("abcdef", 4, "abc…"),
     "cut within wide characters": ("日本語日本語", 6, "日本…"),

@@ -10,7 +10,7 @@ import signal
 import socket
 import tempfile
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +37,11 @@ async def a_message_in_hand(daemon: Daemon) -> AsyncIterator[RelayClient]:
         yield client
 
 
-@contextmanager
-def behind_its_back(path: Path) -> Iterator[Path]:
+def write_unheard(path: Path, text: str) -> None:
     """Write to a file in a way that no watcher of its directory hears of."""
     other_name = path.parent.parent / f"other-name-of-{path.name}"
     os.link(path, other_name)
-    yield other_name
+    other_name.write_text(text)
     other_name.unlink()
 
 
@@ -238,39 +237,35 @@ async def test_sighup_reads_the_operators_files_again(tmp_path: Path) -> None:
         await daemon.start()
         entry = {"id": "d", "path": "plugins/diary.py", "config": {"diary": str(tmp_path / "diary")}}
         rule = {"from": "relay.agent.banned", "to": ">", "action": "deny"}
-        with (
-            behind_its_back(daemon.data_dir / "config.json") as config,
-            behind_its_back(daemon.data_dir / "access-rules.json") as access,
-            behind_its_back(daemon.data_dir / "adapters.json") as adapters,
-        ):
-            config.write_text(json.dumps({**OS, "reliability": {"rateLimit": {"maxPerWindow": 7}}}))
-            access.write_text(json.dumps([rule]))
-            adapters.write_text(json.dumps({"adapters": [entry]}))
-            async with daemon.client() as client:
-                assert (await client.config()).config["reliability"]["rateLimit"]["maxPerWindow"] == 100
-                daemon.send(signal.SIGHUP)
-                await until(lambda: said(daemon, "read again"))
-                assert (await client.config()).config["reliability"]["rateLimit"]["maxPerWindow"] == 7
-                assert [one.to_wire() for one in (await client.access_rules()).rules] == [{**rule, "priority": 0}]
-                assert [one.id for one in (await client.adapters()).adapters] == ["d"]
-                assert (await client.status()).problems == []
+        config = {**OS, "reliability": {"rateLimit": {"maxPerWindow": 7}}}
+        write_unheard(daemon.data_dir / "config.json", json.dumps(config))
+        write_unheard(daemon.data_dir / "access-rules.json", json.dumps([rule]))
+        write_unheard(daemon.data_dir / "adapters.json", json.dumps({"adapters": [entry]}))
+        async with daemon.client() as client:
+            assert (await client.config()).config["reliability"]["rateLimit"]["maxPerWindow"] == 100
+            daemon.send(signal.SIGHUP)
+            await until(lambda: said(daemon, "read again"))
+            assert (await client.config()).config["reliability"]["rateLimit"]["maxPerWindow"] == 7
+            assert [one.to_wire() for one in (await client.access_rules()).rules] == [{**rule, "priority": 0}]
+            assert [one.id for one in (await client.adapters()).adapters] == ["d"]
+            assert (await client.status()).problems == []
 
 
 async def test_a_bad_config_at_sighup_keeps_the_last_good_one_and_is_shown(tmp_path: Path) -> None:
     async with a_daemon(tmp_path) as daemon, daemon.client() as client:
-        with behind_its_back(daemon.data_dir / "config.json") as config:
-            config.write_text('{"durability": "os", "budget": {"maxHop": 3}}')
-            daemon.send(signal.SIGHUP)
-            await until(lambda: said(daemon, "unknown key 'maxHop', did you mean 'maxHops'?"))
-            (problem,) = (await client.status()).problems
-            assert "maxHop" in problem
-            assert (await client.config()).config["budget"]["maxHops"] == 5
-            config.write_text('{"durability": "os", "budget": {"maxHops": 3}}')
-            daemon.send(signal.SIGHUP)
-            async with asyncio.timeout(30):
-                while (await client.status()).problems:
-                    pass
-            assert (await client.config()).config["budget"]["maxHops"] == 3
+        config = daemon.data_dir / "config.json"
+        write_unheard(config, '{"durability": "os", "budget": {"maxHop": 3}}')
+        daemon.send(signal.SIGHUP)
+        await until(lambda: said(daemon, "unknown key 'maxHop', did you mean 'maxHops'?"))
+        (problem,) = (await client.status()).problems
+        assert "maxHop" in problem
+        assert (await client.config()).config["budget"]["maxHops"] == 5
+        write_unheard(config, '{"durability": "os", "budget": {"maxHops": 3}}')
+        daemon.send(signal.SIGHUP)
+        async with asyncio.timeout(30):
+            while (await client.status()).problems:
+                pass
+        assert (await client.config()).config["budget"]["maxHops"] == 3
 
 
 async def test_a_sighup_while_it_starts_or_stops_does_no_harm(tmp_path: Path) -> None:

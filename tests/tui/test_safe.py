@@ -71,6 +71,7 @@ def test_every_code_point_by_itself_is_printable_and_seen() -> None:
         pytest.param("❤" + "\ufe0f" * 5, "❤‹U+FE0F›‹U+FE0F›", id="a run of looks is seen"),
         pytest.param("👍🏽", "👍", id="skin tone left out"),
         pytest.param("👨\u200d👩\u200d👧", "👨👩👧", id="joined emoji stand apart"),
+        pytest.param("a\ufe0fb\u2800", "a‹U+FE0F›b‹U+2800›", id="a selector on a letter and a blank are seen"),
         pytest.param("a\u200db", "a‹U+200D›b", id="a joiner between letters is seen"),
         pytest.param("a\u00a0b\u3000c", "a b c", id="spaces of any kind"),
         pytest.param("[bold]x[/] :smile:", "[bold]x[/] :smile:", id="markup is text"),

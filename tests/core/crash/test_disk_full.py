@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -166,8 +167,10 @@ async def test_index_and_events_fail_no_publish(disk: Disk, durability: Durabili
     disk.data_dir.mkdir(mode=0o700)
     for name in ("mailboxes", "journal"):
         healthy = disk.root.parent / name
-        healthy.mkdir(mode=0o700)
-        (disk.data_dir / name).symlink_to(healthy)
+        for directory in (healthy, disk.data_dir / name):
+            directory.mkdir(mode=0o700)
+        mount = ["mount", "--bind", str(healthy), str(disk.data_dir / name)]
+        await asyncio.to_thread(subprocess.run, mount, check=True)
     async with RelayCore(disk.data_dir, config(durability)) as core:
         await core.register_endpoint(SUBJECT)
         await asyncio.to_thread(disk.fill)

@@ -184,13 +184,15 @@ def test_switching_to_what_it_is_already_writes_nothing(path: Path) -> None:
     assert path.read_text() == DOCUMENT
 
 
-def test_a_link_to_the_file_stays_a_link(path: Path, tmp_path: Path) -> None:
+def test_a_link_is_not_followed(path: Path, tmp_path: Path) -> None:
     target = tmp_path / "dotfiles.json"
     target.write_text(DOCUMENT)
     path.symlink_to(target)
-    set_enabled(path, "b", False)
+    assert read_adapters(path).entries is None
+    with pytest.raises(ConfigError, match="is a symbolic link"):
+        set_enabled(path, "b", False)
     assert path.is_symlink()
-    assert json.loads(target.read_text())["adapters"][2]["enabled"] is False
+    assert target.read_text() == DOCUMENT
 
 
 def test_only_an_entry_that_is_there_can_be_switched(path: Path) -> None:

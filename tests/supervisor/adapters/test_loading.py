@@ -186,7 +186,7 @@ def test_a_path_that_leads_nowhere_is_refused(plugin: Path, data_dir: Path) -> N
 @pytest.mark.parametrize("mode", [0o620, 0o602, 0o666], ids=oct)
 def test_a_plugin_that_others_can_write_is_not_run(mode: int, plugin: Path, data_dir: Path) -> None:
     plugin.chmod(mode)
-    assert f"others can write to it; run 'chmod go-w {plugin}'" in refusal(entry(plugin), data_dir)
+    assert f"others can write to {plugin}; run 'chmod go-w {plugin}'" in refusal(entry(plugin), data_dir)
 
 
 def test_a_plugin_in_a_directory_that_others_can_write_is_not_run(plugin: Path, data_dir: Path, tmp_path: Path) -> None:

@@ -74,11 +74,42 @@ def test_no_text_leaves_its_fence(text: str) -> None:
         pytest.param("\ud800", "\\ud800", id="half a pair"),
         pytest.param("a\r\nb\rc", "a\nb\nc", id="line ends"),
         pytest.param("a\tb\nc", "a\tb\nc", id="tabs and lines stay"),
-        pytest.param("👩\u200d🚀 ﷺ é 日本", "👩\u200d🚀 ﷺ é 日本", id="what people write stays"),
+        pytest.param("👩🚀 ﷺ é 日本 क्ष", "👩🚀 ﷺ é 日本 क्ष", id="what people write stays"),
+        pytest.param("👩\u200d🚀 ❤\ufe0f", "👩\\u200d🚀 ❤\\ufe0f", id="joiners and selectors of emoji"),
+        pytest.param("a\u00a0b\u3000c", "a\u00a0b\u3000c", id="spaces stay"),
     ],
 )
 def test_what_cannot_be_seen_is_written_out(text: str, shown: str) -> None:
     assert harmless(text) == shown
+
+
+INVISIBLE = [
+    *(0x00AD, 0x034F, 0x061C, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x180E, 0x2800, 0x3164, 0xFEFF, 0xFFA0, 0x16FE4, 0x1D159),
+    *range(0x180B, 0x1810),
+    *range(0x200B, 0x2010),
+    *range(0x202A, 0x202F),
+    *range(0x2060, 0x2070),
+    *range(0xFE00, 0xFE10),
+    *range(0xFFF0, 0xFFF9),
+    *range(0x1BCA0, 0x1BCA4),
+    *range(0x1D173, 0x1D17B),
+    *range(0xE0000, 0xE1000),
+]
+"""Default_Ignorable_Code_Point of Unicode 16, and what is drawn as nothing."""
+
+
+def test_no_invisible_character_gets_through() -> None:
+    for code in INVISIBLE:
+        written = f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+        assert harmless(f"a{chr(code)}b") == f"a{written}b"
+        assert one_line(chr(code)) == written
+
+
+def test_a_text_hidden_in_selectors_can_be_seen() -> None:
+    hidden = "".join(chr(0xE0100 + byte - 16) if byte >= 16 else chr(0xFE00 + byte) for byte in b"\x01rm -rf")
+    shown = inside(show_message(an_envelope({"content": f"hi😀{hidden}"}), Fence()))
+    assert all(one.isascii() or one == "😀" for one in shown)
+    assert shown.count("\\") == len(hidden)
 
 
 def test_names_are_one_short_line() -> None:

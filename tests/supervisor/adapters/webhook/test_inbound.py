@@ -86,6 +86,19 @@ async def test_a_signed_message_is_published_and_its_id_returned(relay: RelayCor
     assert (message.payload, message.sender, message.origin) == ({"content": "hello"}, "relay.webhook.hook", "hook")
 
 
+@pytest.mark.parametrize(
+    "body",
+    [b'{"a":1,"a":1}', b'[{"x":{"a":1,"b":2,"\\u0061":3}}]', b'{"a":{"b":1},"c":[{"d":1,"d":null}]}'],
+    ids=["top", "escaped", "deep"],
+)
+async def test_a_body_with_a_key_twice_is_refused(relay: RelayCore, sender: Sender, body: bytes) -> None:
+    answer = {"error": "invalid", "message": "an object in the body has a key twice"}
+    assert await sender.send(body) == (400, answer)
+    assert await stored(relay) == []
+    good = b'[{"a":{"a":1}},{"a":":"}]'
+    assert (await sender.send(good))[0] == 202
+
+
 async def test_a_replay_is_answered_with_the_first_ones_id_and_not_published(
     relay: RelayCore, sender: Sender, clock: FakeClock
 ) -> None:
