@@ -25,6 +25,7 @@ from relay_core.adapter_shape import AdapterShape
 from relay_core.clock import Clock
 from relay_core.delivery import TargetKind
 from relay_core.events import EventKind
+from relay_core.limited_log import LimitedLog
 from relay_core.mailbox import Mailbox
 from relay_core.operations import AdapterState
 from relay_core.publication import Target
@@ -37,6 +38,7 @@ logger = logging.getLogger(__name__)
 
 STOP_TIMEOUT_SECS = 10.0
 HEALTH_TIMEOUT_SECS = 10.0
+_BAD_STATES = ("disconnected", "error")
 
 Conceal = Callable[[str], str]
 """Cuts an adapter's secrets out of a text."""
@@ -78,6 +80,7 @@ class AdapterHost:
         """The main one, of the adapter's own subject."""
         self.conceal = conceal
         self.clock: Clock = bus.clock
+        self.log = LimitedLog(logger, bus.clock)
         self.tally = Tally()
         self.slots = asyncio.Semaphore(shape.max_in_flight) if shape.max_in_flight is not None else None
         self.next_at = 0.0
@@ -103,6 +106,11 @@ class AdapterHost:
     def name(self) -> str:
         """Return the adapter's id."""
         return self.shape.id
+
+    @property
+    def is_leaving(self) -> bool:
+        """Return True once it is being stopped."""
+        return self._leaving
 
     def lane(self, mailbox: Mailbox) -> Lane:
         """Return the line of one of the adapter's mailboxes."""
@@ -150,6 +158,8 @@ class AdapterHost:
             illness = await _find_illness(health)
             self._illness = illness and self.conceal(illness)
             self._healthy = self._illness is None
+            if self._illness is not None:
+                self.log.warning("probe", "adapter %s: %s", self.name, self._illness)
         self.offer()
 
     async def leave(self, drain_timeout: float, why: str) -> None:
@@ -269,7 +279,17 @@ class AdapterHost:
         if status.state != self._status.state:
             self._since = status.since or self._bus.clock.now_ms()
             note_adapter(self._bus, self.mailbox, self.name, status.state, status.detail)
+            self._say(status, status.state)
+        elif status.detail != self._status.detail and status.state in _BAD_STATES:
+            self._say(status, "detail")
         self._status = status
+
+    def _say(self, status: AdapterStatus, cause: str) -> None:
+        if self._illness is not None and status.detail == self._illness:
+            return  # the probe has said so
+        level = logging.WARNING if status.state in _BAD_STATES else logging.INFO
+        detail = f": {status.detail}" if status.detail else ""
+        self.log.log(level, ("state", cause), "adapter %s: %s%s", self.name, status.state, detail)
 
     def _announced(self) -> None:
         """Take the adapter's word for how it is doing over that of an older probe."""

@@ -108,11 +108,18 @@ class Lane:
                 delivery.outcomes = [{"handler": self.name, "ok": True, "detail": host.conceal(result.detail)}]
         except PutBack as error:
             host.tally.last_error = str(error)
+            host.log.warning("put back", "adapter %s did not take %s: %s", self.name, envelope.id, error)
             raise
         except BaseException as error:
             host.tally.failed += 1
             timed_out = isinstance(error, asyncio.CancelledError)
             host.tally.last_error = "no answer in time" if timed_out else str(error)
+            if timed_out and not host.is_leaving:
+                timeout = host.shape.timeout
+                host.log.warning("timeout", "adapter %s: no answer to %s within %g s", self.name, envelope.id, timeout)
+            else:
+                why = "the bus is closing" if timed_out else host.tally.last_error
+                host.log.warning("failed", "adapter %s did not deliver %s: %s", self.name, envelope.id, why)
             raise
         else:
             host.tally.delivered += 1

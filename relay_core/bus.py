@@ -45,6 +45,7 @@ from relay_core.handling import Handling
 from relay_core.ids import UlidFactory
 from relay_core.index import Index
 from relay_core.journal import Journal, done, segments
+from relay_core.limited_log import LimitedLog
 from relay_core.lookups import is_sound
 from relay_core.mailbox import BadFile, Mailbox
 from relay_core.mailboxes import Mailboxes
@@ -99,6 +100,7 @@ class Bus:
         """Work that gets a moment to end when the bus closes: messages under way."""
         self.background = Tasks()
         """Work that can be broken off at any time."""
+        self.log = LimitedLog(logger, clock)
         self.new_id = UlidFactory(clock)
         self.signals = SignalHub()
         self.subscriptions = Subscriptions()
@@ -430,17 +432,31 @@ class Bus:
         """Read the operator's files again; a bad one is reported, never half applied."""
         if name in (None, self.data_dir.access_rules.name):
             self.access.load()
+            self._say_access()
         if name in (None, self.data_dir.config.name):
             try:
                 self.config = load_config(self.data_dir.config, self.base_config, self.data_dir.read)
             except ConfigError as error:
                 self.config_problem = error.message
-                logger.error("config.json is not used: %s; the last good one stays in force", error.message)
+                self.log.error(
+                    ("config.json", error.message),
+                    "config.json is not used: %s; the last good one stays in force",
+                    error.message,
+                )
             else:
                 self.config_problem = None
                 self._apply_config()
+                self.log.info("config.json", "config.json was read again and is in force")
         if self.on_reload is not None:
             self.on_reload()
+
+    def _say_access(self) -> None:
+        broken = self.access.broken
+        if broken is not None:
+            self.log.error(("access-rules.json", broken), "access-rules.json: %s; everything is denied", broken)
+        else:
+            count = len(self.access.rules())
+            self.log.info("access-rules.json", "access-rules.json was read again: %d rules are in force", count)
 
     def _apply_config(self) -> None:
         self.limiter.update_config(self.config.reliability.rate_limit)
@@ -454,5 +470,7 @@ class Bus:
         mailbox = self.mailboxes.get(key)
         subject = mailbox.subject if mailbox is not None else None
         self.recorder.event(EventKind.BREAKER, target=key, subject=subject, status=new, detail=f"{old} → {new}: {why}")
+        level = logging.WARNING if new is CircuitState.OPEN else logging.INFO
+        self.log.log(level, ("breaker", key, new), "breaker of %s: %s → %s: %s", subject or key, old, new, why)
         if mailbox is not None and new is not CircuitState.HALF_OPEN:
             self.dispatch.kick(mailbox)

@@ -23,6 +23,7 @@ from relay_core.commit import Change, Commits, Op
 from relay_core.deadletters import Code, clean_reason, dead_delivery, decode_dead_letter, encode_dead_letter
 from relay_core.delivery import Status
 from relay_core.ids import is_of_clock
+from relay_core.limited_log import LimitedLog
 from relay_core.mailbox import BadFile, Item, Mailbox
 from relay_core.maildir import FAILED
 from relay_core.recorder import Recorder
@@ -59,6 +60,7 @@ class Parking:
         self._trying = asyncio.Lock()
         """Held while something that waits is tried again."""
         self._retrying: asyncio.Task[Any] | None = None
+        self._log = LimitedLog(logger, clock)
         self.on_parked: Callable[[Item, bool], None] | None = None
         """Told of every message that was parked, and whether other targets took it."""
 
@@ -250,5 +252,10 @@ class Parking:
         await self._commits.commit(change)
         error = change.failure(0)
         if error is not None:
-            logger.error("%s could not be parked (%s): what there is of it stays where it is", message_id, error)
+            self._log.error(
+                ("park", error.errno),
+                "%s could not be parked (%s): what there is of it stays where it is",
+                message_id,
+                error,
+            )
         return error

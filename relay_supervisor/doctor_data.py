@@ -171,11 +171,19 @@ def check_adapters(place: Place) -> Finding:
 
 
 def _find_problem(entry: Entry, directory: Path) -> str | None:
-    from relay_supervisor.adapters.loading import BUILT_IN, prepare
+    from importlib.metadata import entry_points
+
+    from relay_supervisor.adapters.loading import BUILT_IN, GROUP, prepare
     from relay_supervisor.vault import Vault
 
-    if entry.problem is not None or not entry.enabled or entry.type not in BUILT_IN:
+    if entry.problem is not None or not entry.enabled:
         return entry.problem
+    if entry.path is not None:
+        plugin = directory / entry.path
+        return None if plugin.is_file() else f"the plugin {plugin} is not there"
+    if entry.type not in BUILT_IN:
+        names = sorted({*BUILT_IN, *(point.name for point in entry_points(group=GROUP))})
+        return None if entry.type in names else f"unknown adapter type {entry.type}: there are {', '.join(names)}"
     try:
         return prepare(entry, directory, Vault()).warning
     except ConfigError as error:

@@ -33,6 +33,10 @@ _NAME_IN_TEXT = (
     r"(?:token|secret|passw(?:or)?d|passphrase|authori[sz]ation|api[_-]?key|access[_-]?key|private[_-]?key"
     r"|signing[_-]?key|cookie|signature|credentials?)"
 )
+# How our messages about a key go on (config.outbound.secret: Field required): a fixed word, never part of a value.
+_SAID_OF_A_KEY = (
+    r"(?:field required|required|missing|must be|should be|input should|value error|unknown key)(?=[\s,;)]|$)"
+)
 _RANDOM = r"[A-Za-z0-9_\-]"
 # Every pattern is linear: none begins with an unbounded repetition that could start anywhere.
 _SECRETS_IN_TEXT: tuple[tuple[re.Pattern[str], str], ...] = (
@@ -57,7 +61,7 @@ _SECRETS_IN_TEXT: tuple[tuple[re.Pattern[str], str], ...] = (
     (
         re.compile(
             r"(?i)(passw(?:or)?d|passphrase|secret|api[_-]?key|(?:access|auth|bot|refresh)[_-]?token)(\s{0,2}:\s{0,4})"
-            r"[^\s,;&'\"()\[\]{}]+"
+            rf"(?!{_SAID_OF_A_KEY})[^\s,;&'\"()\[\]{{}}]+"
         ),
         rf"\1\2{REDACTED}",
     ),

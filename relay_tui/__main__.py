@@ -54,6 +54,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         sys.stderr.write("relay-tui: not a terminal: use --once --json, or --plain\n")
         return USAGE
+    for name in ("COLUMNS", "LINES"):
+        # They may be those of another terminal (readline sets them for all children of a Python program), and Textual
+        # would believe them rather than the terminal that it paints on.
+        os.environ.pop(name, None)
     os.environ.setdefault("TEXTUAL_FPS", "240")  # a key is answered within 4 ms instead of 17
     os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")
     with ExitStack() as stack:

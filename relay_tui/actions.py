@@ -3,6 +3,7 @@
 1. An action is declared beside the method that does it: ``@action(...)`` on a method of the dashboard or of a view.
    Its name is the word for the command line, its key what is pressed.
 2. What changes something has a capital letter for a key, and does not exist with --read-only. What destroys asks first.
+   While there is no connection it is refused at once: nothing waits for one and happens later.
 3. A view's own action goes before one that is there on every screen. Within one screen no two have the same key:
    a test holds it, and a file of the operator's that breaks it is told so and left aside.
 4. The actions of the other screens can be asked for by name. Those of the one that stands in while there is no
@@ -40,12 +41,19 @@ class Action:
     """The view it belongs to."""
     changes: bool = False
     """Whether anything but the display is different afterwards."""
+    asks: bool = False
+    """Whether it asks the supervisor before it changes anything, as a plan does."""
     argument: str | None = None
     """What may follow its name in the command line; in brackets if it need not."""
     label: str | None = None
     """One or two words for the footer; None if it is not shown there."""
     keys: tuple[str, ...] = ()
     """Further keys, such as arrows."""
+
+    @property
+    def needs_supervisor(self) -> bool:
+        """Whether it is refused while there is no connection."""
+        return (self.changes or self.asks) and self.where not in (EVERYWHERE, NOBODY)
 
 
 def action(
@@ -54,6 +62,7 @@ def action(
     key: str | None = None,
     *,
     changes: bool = False,
+    asks: bool = False,
     argument: str | None = None,
     label: str | None = None,
     keys: tuple[str, ...] = (),
@@ -61,7 +70,9 @@ def action(
     """Declare that a method is an action; a method with an `argument` gets it as a text, or None."""
 
     def declare(method: F) -> F:
-        made = Action(name, title, key, method.__name__, changes=changes, argument=argument, label=label, keys=keys)
+        made = Action(
+            name, title, key, method.__name__, changes=changes, asks=asks, argument=argument, label=label, keys=keys
+        )
         method.__action__ = made  # type: ignore[attr-defined]
         return method
 

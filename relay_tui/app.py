@@ -22,6 +22,7 @@ from textual import events
 from textual.app import App
 from textual.binding import BindingType
 from textual.filter import LineFilter, NoColor
+from textual.geometry import Region
 from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import ContentSwitcher
@@ -252,11 +253,20 @@ class Dashboard(App[None]):
         )
         banner = desk.query_one("#banner", Lines)
         stale = banner_line(self.store, header.size.width)
+        moved = banner.has_class("-on") != (stale is not None)
         banner.set_class(stale is not None, "-on")
         if stale is not None:
             banner.show([stale])
+        if len(self.screen_stack) > 2:
+            desk.call_after_refresh(self._repaint_dialogs, moved)
         if self.screen is desk:  # a dialog says for itself what its keys do
             desk.query_one(Hints).offer(self.registry.of(self.where), typing=self._field is not None)
+
+    def _repaint_dialogs(self, moved: bool) -> None:
+        """Paint the frame under stacked dialogs: Textual repaints the top one only, the others keep an old picture."""
+        frame = Region(0, 0, self.size.width, 2)
+        for dialog in self.screen_stack[1:-1]:
+            dialog.refresh(*(() if moved else (frame,)))
 
     def tell(self, text: str, severity: str = "information") -> None:
         """Say something in passing."""
@@ -335,6 +345,9 @@ class Dashboard(App[None]):
             if self.where != what.where:
                 self.tell(f"{what.name}: no supervisor is running", "warning")
                 return
+        if what.needs_supervisor and not self.store.is_live:
+            self.tell(f"{what.name}: {self.store.not_connected()}", "warning")
+            return
         await self._show()
         owner: Any = self if what.where == EVERYWHERE else self._views[what.where]
         method = getattr(owner, what.method)

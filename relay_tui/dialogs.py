@@ -1,6 +1,7 @@
 """Questions to the operator: each is a modal screen that answers with a value, or None if it was left with escape.
 
-1. What destroys is confirmed by typing something that depends on what is destroyed: its count.
+1. A question is answered by typing a word and enter, never by a key that means something on a screen: keys that were
+   pressed for a screen and come to a dialog do nothing. What destroys has its count in the word.
 2. A question shows what it is about, frozen at the moment it was asked.
 3. It is answered once: what is pressed after the answer, and before the screen is gone, is for nobody.
 """
@@ -99,25 +100,14 @@ class Ask(Dialog[str | None]):
             self.dismiss(None)
 
 
-class ConfirmByTyping(Ask):
-    """Have a word typed before something is destroyed."""
-
-    def __init__(self, title: str, about: Sequence[str], *, word: str) -> None:
-        super().__init__(title, [*about, "", f"Type {word} to do it."], hint="esc: leave everything as it is")
-        self._word = word
-
-    def accepts(self, answer: str) -> str | None:
-        """Take the word and nothing else."""
-        return None if answer.strip() == self._word else f"that is not {self._word}: nothing was done"
-
-
 class Confirm(Dialog[bool]):
-    """Ask yes or no."""
+    """Have a word typed before something is done."""
 
-    def __init__(self, title: str, about: Sequence[str] = ()) -> None:
+    def __init__(self, title: str, about: Sequence[str] = (), *, word: str) -> None:
         super().__init__()
         self._title = title
         self._about = about
+        self._word = word
 
     def compose(self) -> ComposeResult:
         """Lay out the question."""
@@ -125,14 +115,23 @@ class Confirm(Dialog[bool]):
             yield Static(self._title, classes="title", markup=False)
             for text in self._about:
                 yield Static(text, markup=False)
-            yield Static("y: yes · n or esc: no", classes="hint", markup=False)
+            yield Static("")
+            yield Static(f"Type {self._word} and press enter to do it.", markup=False)
+            yield Input(id="answer")
+            yield Static("esc: leave everything as it is", classes="hint", markup=False)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Take the word and nothing else."""
+        event.stop()
+        if event.value.strip() == self._word:
+            self.dismiss(True)
+        else:
+            self.query_one(".hint", Static).update(f"that is not {self._word}: nothing was done. esc: leave it")
 
     def on_key(self, event: events.Key) -> None:
-        """Answer with a key."""
-        event.stop()
-        if event.key in ("y", "Y"):
-            self.dismiss(True)
-        elif event.key in ("n", "N", "escape", "q"):
+        """Leave with escape."""
+        if event.key == "escape":
+            event.stop()
             self.dismiss(False)
 
 

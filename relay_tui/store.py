@@ -4,17 +4,19 @@
 2. `link` is `connecting` until the first answer, `live` while the supervisor answers, `silent` while somebody has the
    socket and does not answer, `lost` after the connection has gone, `absent` if there never was one.
 3. A lost connection is made again by the client, however long that takes; the store only watches.
-4. Nothing here ends the dashboard: what goes wrong is a text for the operator.
+4. What an operator wants done (`act`) is done on the connection that is there, or not at all: it neither waits for
+   another one nor is asked again on it.
+5. Nothing here ends the dashboard: what goes wrong is a text for the operator.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from relay_tui.history import History
 
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from relay_core.protocol import ServerInfo
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 LinkState = Literal["connecting", "live", "silent", "lost", "absent"]
 
@@ -57,6 +61,8 @@ class Store:
         self.config: dict[str, Any] = {}
         self._tell = on_change
         self._answered = self._updated = clock.monotonic()
+        self._acts: set[asyncio.Timeout] = set()
+        """Ends what an operator waits for, when it is rescheduled."""
         client.on_connection = self._connection
 
     @property
@@ -82,6 +88,41 @@ class Store:
     def silent_secs(self) -> float:
         """Return for how long nobody has answered."""
         return self.clock.monotonic() - self._answered
+
+    def not_connected(self) -> str:
+        """Return why nothing can be done, in words."""
+        why = "the supervisor does not answer" if self.link == "silent" else "the connection is lost"
+        if self.link in ("connecting", "absent"):
+            why = "there is no connection yet" if self.link == "connecting" else "no supervisor is running"
+        return f"not connected: {why}. Nothing was done"
+
+    async def act(self, work: Coroutine[Any, Any, T]) -> T:
+        """Have the supervisor do something now, or not at all.
+
+        Raises:
+            SupervisorUnavailable: if there is no connection; with code `outcome_unknown` if it was lost meanwhile.
+            RelayError: what the supervisor raised.
+        """
+        from relay_core.errors import SupervisorUnavailable
+
+        if not self.is_live:
+            work.close()
+            raise SupervisorUnavailable(self.not_connected(), socket=str(self.socket), code="not_connected")
+        limit = asyncio.timeout(None)
+        try:
+            async with limit:
+                self._acts.add(limit)
+                return await work
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise SupervisorUnavailable(
+                "the connection was lost before the answer: look whether it was done",
+                socket=str(self.socket),
+                code="outcome_unknown",
+            ) from None
+        finally:
+            self._acts.discard(limit)
 
     async def run(self) -> None:
         """Follow the supervisor until cancelled."""
@@ -155,7 +196,13 @@ class Store:
 
     def _connection(self, is_made: bool) -> None:
         self.info = None
-        if not is_made and self.state.at:
+        if is_made:
+            return
+        now = asyncio.get_running_loop().time()
+        for limit in self._acts:
+            if not limit.expired():
+                limit.reschedule(now)
+        if self.state.at:
             self._say("lost")
 
     def _say(self, link: LinkState) -> None:

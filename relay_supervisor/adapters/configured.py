@@ -27,6 +27,7 @@ from typing import Any, Self
 from relay_core.clock import Clock, Timer, call_later, sleep
 from relay_core.core import RelayCore
 from relay_core.errors import Closed, ConfigError, NotFound, RelayError
+from relay_core.limited_log import LimitedLog
 from relay_core.operations import ConfiguredAdapter
 from relay_core.tasks import Tasks
 from relay_core.watch import FileWatch
@@ -92,6 +93,7 @@ class ConfiguredAdapters:
         self._relay = relay
         self._path = path
         self._clock = clock
+        self._log = LimitedLog(logger, clock)
         self._vault = vault or Vault()
         self._slots: dict[str, _Slot] = {}
         self._read = relay.bus.data_dir.read
@@ -174,7 +176,14 @@ class ConfiguredAdapters:
 
     async def _reload(self, name: str | None) -> None:
         async with self._reloading:
-            await self._apply(await asyncio.to_thread(read_adapters, self._path, self._read), name)
+            file = await asyncio.to_thread(read_adapters, self._path, self._read)
+            await self._apply(file, name)
+            if file.entries is not None and file.problem is None:
+                enabled = sum(entry.enabled for entry in file.entries)
+                count = len(file.entries)
+                self._log.info(
+                    ("read", enabled, count), "adapters.json was read: %d of %d adapters are enabled", enabled, count
+                )
 
     async def _switch(self, adapter_id: str, enabled: bool) -> None:
         async with self._reloading:
@@ -255,6 +264,8 @@ class ConfiguredAdapters:
                 slot.running = None
             self._failed(slot, _say(error, slot), retry=not isinstance(error, ConfigError))
         else:
+            if slot.failures:
+                logger.info("adapter %s has started, after %d failed attempts", entry.id, slot.failures)
             slot.forget_failures()
             slot.running = entry
             return True
@@ -299,6 +310,7 @@ class ConfiguredAdapters:
                 slot.forget_failures()
             elif await self._try_start(slot) and again:
                 slot.restarts += 1
+                self._log.info(("restarted", slot.entry.id), "adapter %s was restarted", slot.entry.id)
 
     async def _keep_probing(self) -> None:
         while True:
@@ -320,6 +332,12 @@ class ConfiguredAdapters:
             slot.problem = None  # a restart that failed is no longer needed
         elif slot.bad_probes >= BAD_PROBES:
             slot.bad_probes = 0
+            self._log.warning(
+                ("restart", slot.entry.id),
+                "adapter %s was in error at %d probes in a row: it is restarted",
+                slot.entry.id,
+                BAD_PROBES,
+            )
             # Not awaited: one that hangs must not keep the others from being probed.
             self._tasks.start(self._retry(slot), name=f"adapter-restart-{slot.entry.id}")
 

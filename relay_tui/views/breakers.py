@@ -104,9 +104,9 @@ class Breakers(View):
             return
         key, name = target
         if await self.app.push_screen_wait(
-            Confirm(f"Close the breaker of {name}?", ["Deliveries pass again at once."])
+            Confirm(f"Close the breaker of {name}?", ["Deliveries pass again at once."], word="close")
         ):
-            await self.client.reset_breaker(key, "reset in the dashboard")
+            await self.store.act(self.client.reset_breaker(key, "reset in the dashboard"))
             self.dashboard.tell(f"the breaker of {name} is closed")
 
     @action("force", "Hold the breaker open until it is reset", "F", changes=True, label="force open")
@@ -119,5 +119,5 @@ class Breakers(View):
             Ask(f"Hold the breaker of {name} open", ["Nothing is delivered there until it is reset. Why?"])
         )
         if reason is not None:
-            await self.client.force_breaker(key, "OPEN", reason)
+            await self.store.act(self.client.force_breaker(key, "OPEN", reason))
             self.dashboard.tell(f"the breaker of {name} is held open")

@@ -42,7 +42,7 @@ async def run_now(
         since = ago(job.last.started_at, view.store.now_ms())
         dashboard.tell(f"{name} is under way already: it was begun {since}")
         return
-    started = await view.client.run_job(job.name, wait=False, arguments=arguments)
+    started = await view.store.act(view.client.run_job(job.name, wait=False, arguments=arguments))
     dashboard.tell(f"{name} is running")
     view.start(_follow(view, job, started, then), doing=f"following {name}")
 
@@ -57,9 +57,9 @@ async def cancel_run(view: View, job: JobState) -> None:
     if job.last.progress is not None:
         words.append(f"It has come to {share(job.last.progress)}, {_stage(job.last.progress)}.")
     words.append("All its processes are ended; what it has finished stays.")
-    if await view.app.push_screen_wait(Confirm(f"Break off the run of {name}?", words)):
+    if await view.app.push_screen_wait(Confirm(f"Break off the run of {name}?", words, word="cancel")):
+        await view.store.act(view.client.cancel_job(job.name))
         view.dashboard.tell(f"{name} is being broken off")  # the screen shows when it has been
-        await view.client.cancel_job(job.name)
 
 
 async def _follow(view: View, job: JobState, started: JobRun, then: Callable[[], Awaitable[None]] | None) -> None:

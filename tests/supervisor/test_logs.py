@@ -331,6 +331,8 @@ def test_what_only_speaks_about_a_secret_is_kept(fields: dict[str, Any]) -> None
         "relay.agent.task-runner-for-the-big-project",
         "01ARZ3NDEKTSV4RRFFQ69G5FAV handled in 12 ms (3/5 hops)",
         "no token for relay.agent.*",
+        "adapter hook: config.outbound.secret: Field required",
+        "config.inbound.secret: must be at least 24 bytes",
         "mail to someone@example.org from http://host/a@b",
     ],
 )

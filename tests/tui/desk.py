@@ -48,6 +48,11 @@ class Desk:
         for char in text:
             await self._pilot.press({" ": "space"}.get(char, char))
 
+    async def confirm(self, word: str) -> None:
+        """Answer a question with its word."""
+        await self.type(word)
+        await self.press("enter")
+
     async def click(self, x: int, y: int, times: int = 1) -> None:
         await self._pilot.click(offset=(x, y), times=times)
 

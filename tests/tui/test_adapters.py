@@ -73,11 +73,13 @@ async def test_an_adapter_is_disabled_after_a_question_and_enabled_again(home: H
         await desk.press("j", "D")
         await desk.until(r"Disable the adapter b\?")
         await desk.until(r"Its mail waits \(0 messages now\)")
-        await desk.press("n")
+        await desk.press("escape")
         await desk.until("● connected +b")
         assert home.saved() == {"a": True, "b": True}
 
-        await desk.press("D", "y")
+        await desk.press("D")
+        await desk.until("Type disable and press enter")
+        await desk.confirm("disable")
         await desk.until("– disabled +b")
         await desk.until("disabled: its mail waits; E runs it again")
         assert home.saved() == {"a": True, "b": False}
@@ -102,7 +104,9 @@ async def test_a_test_tells_in_words_what_it_found(home: Home) -> None:
         await desk.until("a is not well: the health probe failed")
         await desk.until("✗ error +a .*✗ not well")
 
-        await desk.press("D", "y")
+        await desk.press("D")
+        await desk.until("Type disable and press enter")
+        await desk.confirm("disable")
         await desk.until("– disabled +a")
         await desk.press("T")
         await desk.until("a is not running: it is disabled")

@@ -20,10 +20,12 @@ async def test_a_breaker_is_reset_after_a_question(tmp_path: Path) -> None:
 
             await desk.press("X")
             await desk.until("Close the breaker of relay.agent.flaky?")
-            await desk.press("n")
+            await desk.press("escape")
             assert (await client.breakers())[0].state == "OPEN"
 
-            await desk.press("X", "y")
+            await desk.press("X")
+            await desk.until("Type close and press enter")
+            await desk.confirm("close")
             await desk.until("● closed")
         assert (await client.breakers())[0].state == "CLOSED"
 

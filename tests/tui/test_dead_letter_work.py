@@ -70,11 +70,13 @@ async def test_an_edit_is_shown_as_a_difference_and_then_replayed(
             await desk.press("j", "E")
             await desk.until("That is no payload. Edit again")
             await desk.until("not JSON: .*line 1")
-            await desk.press("y")
+            await desk.confirm("edit")
             await desk.until('- +"colour": "blue"')
             await desk.until('\\+ +"colour": "red"')
             assert len(await ids(client)) == 1
-            await desk.press("y")
+            await desk.press("enter")
+            await desk.until("Replay the edited copy\\?")
+            await desk.confirm("replay")
             await desk.until("sent as")
             await desk.until("no dead letters: everything was delivered")
 
@@ -105,9 +107,11 @@ async def test_an_edit_that_is_not_sent_is_kept_and_one_without_a_change_is_not_
             await desk.until('\\+ +"n": 7')
             await desk.press("e")  # again
             await desk.until("NaN")
-            await desk.press("y")
+            await desk.press("f")
+            await desk.until("Replay the edited copy with a fresh budget\\?")
+            await desk.confirm("replay")
             await desk.until("The bus did not take it. Edit again")
-            await desk.press("n")
+            await desk.press("escape")
             await desk.until("nothing was sent; your text is kept in")
         assert len(await ids(client)) == 1
     assert text_of(noted.read_text().split()[-1]) == "[1, NaN]"
@@ -151,7 +155,9 @@ async def test_an_edit_whose_answer_is_lost_says_that_nobody_knows(
             await desk.until("1 match")
             await desk.press("j", "E")
             await desk.until(f"consumer_failed at {FLAKY}, from relay.agent.shop: no stock")
-            await desk.press("y")
+            await desk.press("enter")
+            await desk.until("Replay the edited copy\\?")
+            await desk.confirm("replay")
             await desk.until("nobody knows whether it was sent")
             assert "did not take it" not in desk.text()
     assert [one for one in files_of(tmp_path) if one.startswith("relay-dead-letter")]
@@ -215,7 +221,9 @@ async def test_the_editor_has_the_terminal_to_itself(tmp_path: Path) -> None:
             assert bytes(terminal.raw[quiet:]).strip() == b""
             go_on.touch()
             await terminal.until('"n": "edited"')
-            terminal.send("y")
+            terminal.send("\r")
+            await terminal.until("Replay the edited copy?")
+            terminal.send("replay\r")
             await terminal.until("sent as")
             await terminal.until("5 match")
             assert (await client.inbox(FLAKY))[0].payload == {"n": "edited"}
@@ -231,13 +239,11 @@ async def test_a_purge_needs_the_count_typed_and_takes_what_was_frozen(tmp_path:
             await desk.until("Purge 12 dead letters")
             await astray(client, 1)
             await desk.until(lambda: desk.app.store.state.dead_letters and "13" in desk.text())
-            await desk.type("13")
-            await desk.press("enter")
-            await desk.until("that is not 12: nothing was done")
+            await desk.confirm("purge 13")
+            await desk.until("that is not purge 12: nothing was done")
             assert len(await ids(client)) == 13
             await desk.press("backspace")
-            await desk.type("2")
-            await desk.press("enter")
+            await desk.confirm("2")
             await desk.until("12 dead letters purged")
             await desk.until("no filter  1 match")
             assert "marked" not in desk.text()
@@ -255,7 +261,7 @@ async def test_a_purge_says_that_it_goes_on_and_leaves_the_marks_of_others(tmp_p
         await desk.until("1 marked")
         await desk.press("tab", "j", "X")
         await desk.until("Purge 2 dead letters")
-        await desk.type("2")
+        await desk.type("purge 2")
         os.kill(daemon.pid, signal.SIGSTOP)
         try:
             await desk.press("enter")
@@ -323,7 +329,7 @@ async def test_an_export_is_private_whole_and_never_written_over_unasked(
             await desk.type("mine")
             await desk.press("enter")
             await desk.until("Write over the file that is there")
-            await desk.press("n")
+            await desk.press("escape")
             assert mine.read_text() == "precious"
         assert files_of(tmp_path) == [name, "mine"]
 

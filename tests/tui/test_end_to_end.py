@@ -81,7 +81,8 @@ async def test_dead_letters_are_found_marked_planned_and_replayed(tmp_path: Path
         await tmux.until("will deliver")
         await tmux.press("Enter")
         await tmux.until(r"Replay \d+ dead letters?\?")
-        await tmux.type("y")
+        await tmux.type("replay")
+        await tmux.press("Enter")
         # New failures come in meanwhile, one or two at a time.
         await tmux.until(lambda screen: (left := re.search(r"(\d+) match", screen)) and int(left[1]) < count)
         await tmux.until("finished")

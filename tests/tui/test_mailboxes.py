@@ -165,9 +165,11 @@ async def test_an_endpoint_is_registered_and_unregistered(tmp_path: Path) -> Non
 
             await desk.press("U")
             await desk.until("Unregister relay.agent.new?")
-            await desk.press("n")
+            await desk.press("escape")
             assert len(await client.endpoints()) == 2
-            await desk.press("U", "y")
+            await desk.press("U")
+            await desk.until("Type unregister and press enter")
+            await desk.confirm("unregister")
             await until(lambda: _names(client, ["relay.agent.a"]))
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from textual.geometry import Region
@@ -208,3 +209,19 @@ def test_panels_fill_the_screen_and_never_overlap(width: int, height: int, colum
 )
 def test_a_name_is_cut_at_its_beginning(name: str, width: int, shown: str) -> None:
     assert name_fit(name, width) == shown
+
+
+def test_a_purged_dead_letter_is_shown_as_purged_and_not_as_a_new_one() -> None:
+    from relay_core.events import Event, EventKind
+    from relay_tui.views.overview.events import _grouped, _line
+
+    common: dict[str, Any] = {
+        "kind": EventKind.DEAD_LETTER,
+        "target": "t",
+        "subject": "relay.agent.a",
+        "code": "timeout",
+    }
+    events = tuple(Event(time=n, status=status, **common) for n, status in enumerate(("failed", "purged")))
+    rows = ["".join(text for text, _ in _line(one, 120)) for one in _grouped(events).values()]
+    assert ["dead letter" in row for row in rows] == [True, False]
+    assert "· purged" in rows[1]

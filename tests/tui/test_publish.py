@@ -336,11 +336,11 @@ async def test_a_broadcast_is_asked_about_first(tmp_path: Path) -> None:
             await desk.until("a broadcast to 2 mailboxes")
             await desk.press("ctrl+s")
             await desk.until("Publish to all of")
-            await desk.press("n")
+            await desk.press("escape")
             assert await client.inbox(A) == []
             await desk.press("ctrl+s")
             await desk.until("Publish to all of")
-            await desk.press("y")
+            await desk.confirm("publish")
             await desk.until("taken by 2 targets")
 
 

@@ -30,12 +30,12 @@ async def test_a_plan_is_frozen_judged_and_carried_out_as_it_was_shown(tmp_path:
 
             await desk.press("enter")
             await desk.until("Replay 3 dead letters\\?")
-            await desk.press("n")
+            await desk.press("escape")
             await desk.until("Replay 3 of 4 dead letters")
             assert await client.replays() == []
             await desk.press("enter")
             await desk.until("Replay 3 dead letters\\?")
-            await desk.press("y")
+            await desk.confirm("replay")
             await desk.until(r"✓ finished +█+ +4 of 4 +3 +0 +1")
             await desk.until("4 match")
             assert "marked" not in desk.text()
@@ -77,7 +77,7 @@ async def test_options_are_rate_canary_and_a_fresh_budget(tmp_path: Path) -> Non
             await desk.until("rate     at most 20 a second")
             await desk.press("enter")
             await desk.until("at most 20 a second, with a canary")
-            await desk.press("y")
+            await desk.confirm("replay")
             await desk.until("✓ finished")
         assert await ids(client) == []
 
@@ -128,7 +128,7 @@ async def test_a_replay_goes_on_without_the_dashboard_and_is_paused_and_cancelle
             await desk.until("at most 0.001 a second")
             await desk.press("enter")
             await desk.until("Replay 4 dead letters\\?")
-            await desk.press("y")
+            await desk.confirm("replay")
             await desk.until(r"▶ running +█+ +1 of 4")
         async with a_dashboard(supervisor, size=(80, 24)) as desk:
             await desk.press("6")
@@ -139,11 +139,11 @@ async def test_a_replay_goes_on_without_the_dashboard_and_is_paused_and_cancelle
             await desk.until(r"▶ running")
             await desk.press("C")
             await desk.until("4 messages: 1 delivered, 0 failed, 0 skipped, 3 to go")
-            await desk.press("n")
+            await desk.press("escape")
             await desk.until("▶ running")
             await desk.press("C")
             await desk.until("Cancel this replay\\?")
-            await desk.press("y")
+            await desk.confirm("cancel")
             await desk.until("○ cancelled")
             await desk.until("3 match")
 
@@ -160,7 +160,7 @@ async def test_a_replay_says_what_it_waits_for(tmp_path: Path) -> None:
             await desk.until("◐ breaker open +waits for")
             await desk.press("enter")
             await desk.until("Replay 2 dead letters\\?")
-            await desk.press("y")
+            await desk.confirm("replay")
             await desk.until(r"◐ waiting .*breaker of relay.agent.flaky is open")
             await client.reset_breaker(FLAKY)
             await desk.until(r"✓ finished +█+ +2 of 2")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -174,3 +175,13 @@ def test_foreign_sequences_are_reported_whole(what: str) -> None:
 )
 def test_other_foreign_bytes(raw: bytes, count: int) -> None:
     assert len(foreign(OPENED + raw, SIZE)) == count
+
+
+async def test_the_dashboard_takes_the_size_of_the_terminal_that_it_paints_on(tmp_path: Path) -> None:
+    # Those of another terminal: readline exports them to everything that a Python program in a terminal starts.
+    wrong = {"COLUMNS": "180", "LINES": "50"}
+    command = [sys.executable, "-m", "relay_tui", "--socket", str(tmp_path / "s"), "--data-dir", str(tmp_path)]
+    async with Terminal(command, env=wrong) as terminal:
+        await terminal.until("No supervisor is running")
+        await terminal.until(lambda: re.search(r"\d\d:\d\d:\d\dZ $", terminal.screen()[0]))
+        assert "screens" in terminal.screen()[-1]

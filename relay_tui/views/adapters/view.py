@@ -140,7 +140,7 @@ class Adapters(View):
     async def enable(self) -> None:
         """Run the adapter."""
         if (adapter := self._chosen()) is not None:
-            self._tell(await self.client.change_adapter(adapter.id, "enable"))
+            self._tell(await self.store.act(self.client.change_adapter(adapter.id, "enable")))
             self._changed()
 
     @action("disable", "Run the adapter no longer; its mail waits", "D", changes=True, label="disable")
@@ -151,8 +151,8 @@ class Adapters(View):
         name, waiting = clean(adapter.id), adapter.state.depth if adapter.state is not None else 0
         what = ["What is under way is finished, then it is stopped; adapters.json is changed, so it stays off."]
         what.append(f"Its mail waits ({plural(waiting, 'message')} now), until it is enabled again.")
-        if await self.app.push_screen_wait(Confirm(f"Disable the adapter {name}?", what)):
-            await self.client.change_adapter(adapter.id, "disable")
+        if await self.app.push_screen_wait(Confirm(f"Disable the adapter {name}?", what, word="disable")):
+            await self.store.act(self.client.change_adapter(adapter.id, "disable"))
             self.dashboard.tell(f"{name} is disabled: its mail waits")
             self._changed()
 
@@ -160,13 +160,13 @@ class Adapters(View):
     async def test(self) -> None:
         """Probe the adapter."""
         if (adapter := self._chosen()) is not None:
-            self._tell(await self.client.change_adapter(adapter.id, "test"), tested=True)
+            self._tell(await self.store.act(self.client.change_adapter(adapter.id, "test")), tested=True)
 
     @action("reload", "Make the adapter anew, of what adapters.json says", "L", changes=True, label="reload")
     async def reload(self) -> None:
         """Make the adapter anew."""
         if (adapter := self._chosen()) is not None:
-            self._known = await self.client.reload_adapters(adapter.id)
+            self._known = await self.store.act(self.client.reload_adapters(adapter.id))
             for one in self._known.adapters:
                 if one.id == adapter.id:
                     self._tell(one)
@@ -175,7 +175,7 @@ class Adapters(View):
     @action("reload-adapters", "Read adapters.json again, and do what has changed in it", changes=True)
     async def reload_all(self) -> None:
         """Read the file again."""
-        self._known = await self.client.reload_adapters()
+        self._known = await self.store.act(self.client.reload_adapters())
         wrong = sum(one.problem is not None for one in self._known.adapters)
         if self._known.problem is not None:
             self.dashboard.tell(self._known.problem, "error")

@@ -25,7 +25,7 @@ from textual.app import App, ComposeResult, SuspendNotSupported
 from textual.containers import Vertical
 from textual.widgets import Static
 
-from relay_tui.dialogs import Dialog, step
+from relay_tui.dialogs import Confirm, Dialog, step
 from relay_tui.lines import Lines
 from relay_tui.safe import clean
 from relay_tui.views.dead_letters.text import Difference, diff_lines
@@ -142,7 +142,7 @@ class DifferenceScreen(Dialog[Answer | None]):
                 yield Static(text, markup=False)
             yield Lines()
             yield Static(
-                "y: replay the edited copy · f: with a fresh budget · e: edit again · n or esc: leave it",
+                "enter: replay the edited copy · f: with a fresh budget · e: edit again · esc: leave it",
                 classes="hint",
                 markup=False,
             )
@@ -160,11 +160,18 @@ class DifferenceScreen(Dialog[Answer | None]):
         event.stop()
         if (count := step(event.key)) is not None:
             self.query_one(Lines).scroll_lines(count)
-        elif event.key in ("y", "Y"):
-            self.dismiss("send")
-        elif event.key in ("f", "F"):
-            self.dismiss("send fresh")
-        elif event.key in ("e", "E"):
+        elif event.key == "enter":
+            self._confirm("send", "Replay the edited copy?")
+        elif event.key == "f":
+            self._confirm("send fresh", "Replay the edited copy with a fresh budget?")
+        elif event.key == "e":
             self.dismiss("again")
-        elif event.key in ("n", "N", "escape", "q"):
+        elif event.key in ("escape", "q"):
             self.dismiss(None)
+
+    def _confirm(self, answer: Answer, title: str) -> None:
+        def taken(yes: bool | None) -> None:
+            if yes:
+                self.dismiss(answer)
+
+        self.app.push_screen(Confirm(title, self._about, word="replay"), taken)

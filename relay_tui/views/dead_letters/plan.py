@@ -1,7 +1,7 @@
 """The plan of a replay: what is frozen, what would become of each message, how fast it goes, and what pauses it.
 
 1. Planning changes nothing, and neither does judging again (the dry run): the dialog says so. Only a start does, after
-   a question with the count, and not with --read-only.
+   a question with the count, answered with a word, and not with --read-only.
 2. What is started is the plan that is shown. Another budget makes another plan over the same dead letters; what failed
    after the first was frozen is in none of them.
 3. The messages come page by page as they are scrolled to.
@@ -203,7 +203,8 @@ class PlanScreen(Dialog[bool]):
         self._note = line(("judging again: nothing is changed …", "warn"))
         self._show()
         try:
-            head = await self._choice.freeze(self.dashboard.store.client, fresh_budget=fresh_budget)
+            store = self.dashboard.store
+            head = await store.act(self._choice.freeze(store.client, fresh_budget=fresh_budget))
         except BaseException:
             self._note = note
             self._show()
@@ -228,8 +229,9 @@ class PlanScreen(Dialog[bool]):
         about = [self._choice.words, f"{how}{', with a canary' if self._canary else ''}"]
         if head.total > count:
             about.append(f"{plural(head.total - count, 'other')} of the plan: left as they are")
-        if await self.app.push_screen_wait(Confirm(f"Replay {plural(count, 'dead letter')}?", about)):
-            await self.dashboard.store.client.start_replay(head.id, rate=self._rate, canary=self._canary)
+        if await self.app.push_screen_wait(Confirm(f"Replay {plural(count, 'dead letter')}?", about, word="replay")):
+            store = self.dashboard.store
+            await store.act(store.client.start_replay(head.id, rate=self._rate, canary=self._canary))
             self.dashboard.tell(f"replaying {plural(count, 'dead letter')}")
             self.dismiss(True)
 

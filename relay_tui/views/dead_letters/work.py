@@ -2,7 +2,8 @@
 
 1. What an action is about is chosen at the moment of the key (`choice`), frozen by the supervisor as a plan, shown,
    and acted on by the plan's id: nothing that comes or goes meanwhile changes it.
-2. What destroys is confirmed by typing how many it destroys. What was edited and not sent is kept, and said where.
+2. What destroys is confirmed by typing the word for it and how many it destroys. What was edited and not sent is
+   kept, and said where.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from relay_core.places import socket_path
 from relay_core.replay_plan import PlanHead, Verdict
 from relay_core.results import PublishResult
 from relay_tui.actions import action
-from relay_tui.dialogs import Confirm, ConfirmByTyping, Reader
+from relay_tui.dialogs import Confirm, Reader
 from relay_tui.lines import BLANK, line
 from relay_tui.safe import clean, pretty_json
 from relay_tui.view import NOTHING_SELECTED, View
@@ -73,7 +74,9 @@ class DeadLetterWork(View):
 
     # Replay
 
-    @action("plan", "Plan a replay of what is marked: what would become of each, and start it", "P", label="plan")
+    @action(
+        "plan", "Plan a replay of what is marked: what would become of each, and start it", "P", asks=True, label="plan"
+    )
     async def plan(self) -> None:
         """Plan a replay."""
         await self.plan_choice(self.choice())
@@ -150,8 +153,10 @@ class DeadLetterWork(View):
             if answer == "again":
                 continue
             try:
-                result = await self.client.edit_replay(
-                    message_id, edited.payload, endpoint=endpoint, fresh_budget=answer == "send fresh"
+                result = await self.store.act(
+                    self.client.edit_replay(
+                        message_id, edited.payload, endpoint=endpoint, fresh_budget=answer == "send fresh"
+                    )
                 )
             except RelayError as error:
                 if error.code == "outcome_unknown":
@@ -162,7 +167,7 @@ class DeadLetterWork(View):
             return None if self._was_sent(result, before) else _NOT_SENT
 
     async def _again(self, title: str, about: Sequence[str]) -> bool:
-        return await self.app.push_screen_wait(Confirm(f"{title}. Edit again?", about))
+        return await self.app.push_screen_wait(Confirm(f"{title}. Edit again?", about, word="edit"))
 
     def _was_sent(self, result: PublishResult, before: str) -> bool:
         refusals = [one.reason for one in result.rejected or ()]
@@ -178,7 +183,7 @@ class DeadLetterWork(View):
 
     # Purge and export
 
-    @action("purge", "Remove what is marked for good, after typing how many", "X", changes=True, label="purge")
+    @action("purge", "Remove what is marked for good, once that is typed", "X", changes=True, label="purge")
     async def purge(self) -> None:
         """Remove dead letters."""
         await self.purge_choice(self.choice())
@@ -192,10 +197,10 @@ class DeadLetterWork(View):
         gone = "It" if count == 1 else "They"
         about = [meant.words, f"{gone} will be gone for good; W exports first."]
         title = f"Purge {plural(count, 'dead letter')}"
-        if await self.app.push_screen_wait(ConfirmByTyping(title, about, word=str(count))) is None:
+        if not await self.app.push_screen_wait(Confirm(title, about, word=f"purge {count}")):
             return
         with self._busy(f"purging {plural(count, 'dead letter')} …"):
-            purged = await self.client.purge_dead_letters(plan_id=head.id)
+            purged = await self.store.act(self.client.purge_dead_letters(plan_id=head.id))
         self.settle(meant)
         self.dashboard.tell(f"{plural(purged, 'dead letter')} purged")
 
@@ -214,7 +219,7 @@ class DeadLetterWork(View):
             return
         path, is_there = await asyncio.to_thread(chosen_path, answer)
         if is_there and not await self.app.push_screen_wait(
-            Confirm("Write over the file that is there?", [clean(str(path))])
+            Confirm("Write over the file that is there?", [clean(str(path))], word="overwrite")
         ):
             return
 
@@ -238,8 +243,11 @@ class DeadLetterWork(View):
             self.dashboard.tell(NOTHING_SELECTED)
             return None
         with self._busy(f"judging {choice.words}"):
-            choice = await choice.told(self.client, self.store.now_ms())
-            head = await choice.freeze(self.client)
+            choice = await self.store.act(choice.told(self.client, self.store.now_ms()))
+            head = await self.store.act(choice.freeze(self.client))
+        if self.dashboard.where != self.NAME:
+            self.dashboard.tell(f"{choice.words}: the screen was left, so nothing was done")
+            return None
         if not _there(head):
             self.dashboard.tell("it is gone already: replayed or purged meanwhile")
         return choice, head
@@ -263,7 +271,7 @@ class DeadLetterWork(View):
         """Pause a replay that runs, or resume one that was paused."""
         if (run := self._run()) is not None:
             is_paused = self.store.state.replays[run].state == "paused"
-            await self.client.steer_replay(run, "resume" if is_paused else "pause")
+            await self.store.act(self.client.steer_replay(run, "resume" if is_paused else "pause"))
 
     @action("cancel-replay", "Cancel a replay: the rest stay dead letters", "C", changes=True, label="cancel")
     async def cancel_replay(self) -> None:
@@ -271,8 +279,8 @@ class DeadLetterWork(View):
         if (run := self._run()) is None:
             return
         about = [*run_words(self.store.state.replays[run]), "What was put back stays put back."]
-        if await self.app.push_screen_wait(Confirm("Cancel this replay?", about)):
-            await self.client.steer_replay(run, "cancel")
+        if await self.app.push_screen_wait(Confirm("Cancel this replay?", about, word="cancel")):
+            await self.store.act(self.client.steer_replay(run, "cancel"))
 
     async def show_run(self, run: str) -> None:
         """Show what a replay was planned to do, and how it stands."""

@@ -230,7 +230,7 @@ class Mailboxes(View):
             Ask("Register an endpoint", ["Its mailbox takes mail at once, and lasts. Which subject?"])
         )
         if subject is not None:
-            made = await self.client.register_endpoint(subject)
+            made = await self.store.act(self.client.register_endpoint(subject))
             self._awaited = made.hash
             self.dashboard.tell(f"{clean(made.subject)} is registered")
             self.draw()
@@ -247,9 +247,9 @@ class Mailboxes(View):
             return
         stays = f"{plural(box.depth, 'message')} and {plural(box.failed, 'dead letter')} in it stay on disk."
         if await self.app.push_screen_wait(
-            Confirm(f"Unregister {name}?", ["Nothing is routed there any more.", stays])
+            Confirm(f"Unregister {name}?", ["Nothing is routed there any more.", stays], word="unregister")
         ):
-            await self.client.unregister_endpoint(box.subject)
+            await self.store.act(self.client.unregister_endpoint(box.subject))
             self.dashboard.tell(f"{name} is not registered any more; its mail stays")
 
 

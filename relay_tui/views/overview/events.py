@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from relay_core.delivery import Status
 from relay_core.events import Event, EventKind
 from relay_tui.lines import Line, Piece, fit
 from relay_tui.safe import clean
@@ -66,13 +67,19 @@ def _grouped(events: tuple[Event, ...]) -> dict[str, Happening]:
     times: dict[tuple[str | None, ...], int] = {}
     last: dict[tuple[str | None, ...], Event] = {}
     for event in events:
-        about = (event.kind, event.adapter or event.target, event.subject, event.code or event.status)
+        gone = event.status if _is_gone(event) else None
+        about = (gone or event.kind, event.adapter or event.target, event.subject, event.code or event.status)
         times[about] = times.get(about, 0) + 1
         last[about] = event
     for failed in [about for about in times if about[0] == EventKind.FAILED]:
         if (EventKind.DEAD_LETTER, *failed[1:]) in times:
             del times[failed]  # the dead letter that came of it says the same
     return {f"event:{'/'.join(map(str, about))}": Happening(last[about], times[about]) for about in times}
+
+
+def _is_gone(event: Event) -> bool:
+    """Return True if a dead letter was removed: purged, or replaced by an edited copy."""
+    return event.kind is EventKind.DEAD_LETTER and event.status in (Status.PURGED, Status.REPLACED)
 
 
 def _leads(event: Event) -> tuple[str, str | None]:
@@ -92,12 +99,15 @@ def _line(one: Happening, width: int) -> Line:
     event = one.newest
     wide = width >= 100
     mark, style = _STYLES.get(event.kind) or _BY_STATUS.get(event.status or "", _NEUTRAL)
+    kind = str(event.kind)
+    if _is_gone(event):
+        kind, (mark, style) = str(event.status), _NEUTRAL
     about = event.code if event.kind is EventKind.JOB else event.adapter or event.subject or event.target
     why = (event.status if event.kind is EventKind.JOB else (event.code or event.status)) or ""
     subject = 26 if wide else 20
     return (
         (f"{clock_time(event.time)} ", "dim"),
-        (f"{mark} {fit(str(event.kind).replace('_', ' '), 12)}", style),
+        (f"{mark} {fit(kind.replace('_', ' '), 12)}", style),
         (name_fit(about or "–", subject), ""),
         (fit(f"×{one.times}" if one.times > 1 else "", 5, right=True), "strong"),
         (" ", ""),

@@ -259,7 +259,9 @@ class Publish(View):
 
     async def _confirm(self, draft: Draft) -> bool:
         told = "".join(text for text, _ in receivers(draft.subject, self.store.state)).strip()
-        return await self.app.push_screen_wait(Confirm(f"Publish to all of {clean(draft.subject)}?", [told]))
+        return await self.app.push_screen_wait(
+            Confirm(f"Publish to all of {clean(draft.subject)}?", [told], word="publish")
+        )
 
     async def _publish(self, draft: Draft, payload: Any, budget: dict[str, Any] | None) -> Outcome:
         dedupe_id = token_hex(16)

@@ -274,6 +274,24 @@ async def test_a_new_entry_ends_the_tries_of_the_old_one(relay: RelayCore, home:
     assert home.diary("a") == ["start old v1", "stop old v1", "start new v1"]
 
 
+async def test_probes_that_fail_restarts_and_reloads_are_logged(
+    relay: RelayCore, home: Home, clock: ProbeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    home.write(home.entry("a"), home.entry("off", enabled=False))
+    async with hosted(relay, home, clock) as host:
+        assert "adapters.json was read: 1 of 2 adapters are enabled" in caplog.messages
+        home.mark("a", "sick")
+        await probe(clock)
+        assert any(one.startswith("adapter a: the health probe failed: ") for one in caplog.messages)
+        await probe(clock)
+        assert "adapter a was in error at 2 probes in a row: it is restarted" in caplog.messages
+        await eventually(lambda: "adapter a was restarted" in caplog.messages)
+        home.file.write_text("{")
+        await host.reload()
+        assert any("adapters.json" in one.message for one in caplog.records if one.levelname == "ERROR")
+
+
 async def test_leaving_ends_the_tries_and_the_probes(relay: RelayCore, home: Home, clock: ProbeClock) -> None:
     home.mark("a", "unstartable")
     home.write(home.entry("a"))

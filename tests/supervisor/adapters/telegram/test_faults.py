@@ -268,12 +268,16 @@ async def test_a_hold_that_others_brought_about_does_not_let_the_bus_cut_a_messa
         assert "1 of 4 parts had gone out" in (here.state().last_error or "")
 
 
-async def test_a_second_poller_is_an_error_with_a_remedy(server: BotServer, data_dir: Path) -> None:
+async def test_a_second_poller_is_an_error_with_a_remedy(
+    server: BotServer, data_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with bridge(server, data_dir, FastClock(), pollTimeoutSecs=1) as here:
         await eventually(lambda: server.polls == 1)
         async with TelegramPoller(server):
             state = await here.until("error")
             assert "another program polls" in (state.detail or "")
+            assert any("another program polls" in record.message for record in caplog.records)
+            assert server.token not in caplog.text
         await here.until("connected")
 
 
