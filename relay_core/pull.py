@@ -141,6 +141,7 @@ class Pull:
                 await self._bus.parking.set_aside(mailbox, one)
                 mailbox.forget(one.message_id)
             else:
+                self._bus.replies.handed(mailbox.subject, one.envelope)
                 envelopes.append(one.envelope)
         return envelopes
 
@@ -172,6 +173,7 @@ class Pull:
             await bus.parking.park(mailbox, taken, code=Code.EXPIRED, reason="message expired (TTL)")
             return None
         self._taken.add(taken)
+        bus.replies.handed(mailbox.subject, taken.envelope)
         taken.delivery.claimed_ms = float(now)
         bus.recorder.claimed(taken.delivery)
         return taken.envelope
