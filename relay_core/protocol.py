@@ -443,12 +443,10 @@ class NewAgent(Result):
 
 
 class AgentList(Result):
-    """A page of the agents that were added and every other endpoint, by subject.
-
-    A page may have fewer agents than the limit, or none, and still be followed by another.
-    """
+    """A page of the agents that were added and every other endpoint, by subject."""
 
     agents: list[AgentState]
+    """Fewer than the limit, or none, where a token may not see all of them; the cursor says whether more follow."""
     cursor: str | None = None
     """Where the next page begins; missing on the last one."""
 

@@ -58,6 +58,7 @@ _GROUP_OF = {
     "ack": "subscribe",
     "fail": "subscribe",
     "mailboxes": "endpoints",
+    "replies": "endpoints",
 }
 """First words that have no title of their own."""
 
