@@ -43,7 +43,7 @@ from relay_core.frames import (
 from relay_core.signals import SignalSubscription
 from relay_core.tasks import Tasks
 from relay_supervisor.identity import Identity
-from relay_supervisor.pacing import LARGE, ORDERED, PATIENT, TURN_SECS, Debt, Ticket, Turns
+from relay_supervisor.pacing import COSTLY_SECS, LARGE, ORDERED, PATIENT, TURN_SECS, Debt, Ticket, Turns
 
 logger = logging.getLogger(__name__)
 
@@ -246,9 +246,11 @@ class Connection(asyncio.Protocol):
         start = now = perf_counter()
         while self._lines and begun < BURST and now - start < TURN_SECS and self._has_room:
             begun += 1
+            before = now
             self._begin(self._lines.popleft())
             now = perf_counter()
-        self._debt.add(now - start)
+            if now - before >= COSTLY_SECS:
+                self._debt.add(now - before)
         self._flush()  # not in the next turn: somebody waits for it
         if self._lines and self._has_room:
             self._await_turn()

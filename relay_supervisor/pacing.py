@@ -1,9 +1,10 @@
 """How connections share the event loop: which methods wait for each other, and what a costly one must leave to others.
 
 1. A turn of a connection ends after `TURN_SECS`, however many requests are left. What counts is the time they took.
-2. A connection that has used more than its share (`Debt`) is served with the others that have, one of them in a turn
-   of the loop (`Turns`), so that a client that asks for little waits for one costly turn at most, however many
-   connections ask for much.
+2. A connection whose costly requests (`COSTLY_SECS` each) have used more than its share (`Debt`) is served with the
+   others like it, one of them in a turn of the loop (`Turns`), so that a client that asks for little waits for one
+   costly turn at most, however many connections ask for much. As long as such a turn took, none follows: the threads
+   that make publishes last need the interpreter too.
 3. Work that grows with what a client owns is done in slices of `SLICE_SECS` (`Slices`).
 """
 
@@ -16,6 +17,7 @@ from time import perf_counter
 
 TURN_SECS = 0.005
 SLICE_SECS = 0.005
+COSTLY_SECS = 0.0005
 _SHARE = 0.2
 """The part of the time that a connection may use without falling behind."""
 _CREDIT_SECS = 0.004
@@ -50,12 +52,12 @@ class Turns:
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], None]] = deque()
         self._next: asyncio.Handle | None = None
+        self._rests_until = 0.0
 
     def wait(self, turn: Callable[[], None]) -> Ticket:
         """Call back when it is this one's turn."""
         self._waiting.append(turn)
-        if self._next is None:
-            self._next = asyncio.get_running_loop().call_soon(self._run)
+        self._go_on()
         return Ticket(self, turn)
 
     def leave(self, turn: Callable[[], None]) -> None:
@@ -66,9 +68,16 @@ class Turns:
     def _run(self) -> None:
         self._next = None
         if self._waiting:
+            begun = perf_counter()
             self._waiting.popleft()()
+            now = perf_counter()
+            self._rests_until = now + (now - begun)
+            self._go_on()
+
+    def _go_on(self) -> None:
         if self._waiting and self._next is None:
-            self._next = asyncio.get_running_loop().call_soon(self._run)
+            rest = self._rests_until - perf_counter()
+            self._next = asyncio.get_running_loop().call_later(max(rest, 0.0), self._run)
 
 
 class Ticket:
