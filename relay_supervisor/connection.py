@@ -264,6 +264,7 @@ class Connection(asyncio.Protocol):
         if self._turn is None:
             if self._lines and self._debt.is_due:
                 self._await_turn()
+                self._regulate()
             else:
                 self._take_turn()
 
@@ -384,7 +385,9 @@ class Connection(asyncio.Protocol):
 
     def _regulate(self) -> None:
         """Read only while there is room for what is read."""
-        want = self._linger is not None or (self._has_room and len(self._lines) < IN_FLIGHT and not self._ending)
+        waits = isinstance(self._turn, Ticket)  # for its turn, and what is read meanwhile would pile up
+        room = self._has_room and len(self._lines) < IN_FLIGHT and not waits
+        want = self._linger is not None or (room and not self._ending)
         if want != self._reading and not self.closed and not self._transport.is_closing():
             self._reading = want
             if want:
