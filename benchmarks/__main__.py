@@ -15,6 +15,7 @@ from pathlib import Path
 
 from benchmarks.adapter_cases import ADAPTER_CASES
 from benchmarks.agent_cases import AGENT_CASES
+from benchmarks.bystander_cases import BYSTANDER_CASES
 from benchmarks.cases import BUS_CASES
 from benchmarks.compare import command
 from benchmarks.first_run_cases import FIRST_RUN_CASES
@@ -26,7 +27,7 @@ from benchmarks.socket_cases import SOCKET_CASES
 from benchmarks.spark_cases import SPARK_CASES
 from benchmarks.tui_cases import TUI_CASES
 
-CASES = BUS_CASES | SOCKET_CASES | ADAPTER_CASES | AGENT_CASES | MCP_CASES
+CASES = BUS_CASES | SOCKET_CASES | BYSTANDER_CASES | ADAPTER_CASES | AGENT_CASES | MCP_CASES
 CASES |= SEARCH_CASES | TUI_CASES | SPARK_CASES | FIRST_RUN_CASES
 
 

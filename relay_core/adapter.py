@@ -33,6 +33,7 @@ from relay_core.envelope import BudgetOverrides, Envelope
 from relay_core.errors import AccessDenied, Closed
 from relay_core.operations import STATE_NAMES, StateName
 from relay_core.publication import Publication
+from relay_core.replies import adapter_reader
 from relay_core.results import PublishResult
 from relay_core.signals import Signal, SignalHandler, SignalSubscription
 from relay_core.subjects import SYSTEM_PREFIX
@@ -177,6 +178,7 @@ class AdapterContext:
         publication.parent_id = parent_id
         publication.dedupe = dedupe_key(sender, dedupe_id) if dedupe_id is not None else None
         publication.origin = None if echo else self.adapter_id
+        publication.reader = adapter_reader(self.adapter_id)
         publication.waits = False
         return await bus.publish(publication)
 

@@ -72,6 +72,7 @@ from relay_core.ratelimit import RateLimiter
 from relay_core.recorder import Recorder
 from relay_core.recovery import Recovered, recover
 from relay_core.reindex import Reindexer
+from relay_core.replies import Replies
 from relay_core.results import PublishResult
 from relay_core.signals import Signal, SignalHub
 from relay_core.subjects import is_of_bus, subject_hash
@@ -158,6 +159,7 @@ class Bus:
         """What is promised until the next start, whatever config.json says meanwhile."""
         sync = config.durability == "fsync"
         self.mailboxes = Mailboxes(self.data_dir.mailboxes, read_limit=read_limit, sync=sync)
+        self.replies = Replies(lambda subject: self.mailboxes.endpoint(subject) is not None)
         self.reindexer = Reindexer(self.data_dir.mailboxes, limit=read_limit + _ENVELOPE_ROOM, past=self._whole_past)
         self.index = Index(self.data_dir.index, self.reindexer.rebuild)
         self.events = EventLog(self.data_dir.events, config.events, clock)
@@ -166,7 +168,9 @@ class Bus:
         self.commits = Commits(self.journal, asyncio.get_running_loop())
         self.commits.before_drop = lambda: self.index.caught_up(self.journal.sequence - 1)
         self.parking = Parking(self.commits, self.recorder, clock, self.new_id, self.background)
-        self.handling = Handling(self.consumers, self.breakers, self.commits, self.parking, self.recorder, clock)
+        self.handling = Handling(
+            self.consumers, self.breakers, self.commits, self.parking, self.recorder, clock, self.replies
+        )
         self.dispatch = Dispatch(
             self.consumers,
             self.subscriptions.pools,
@@ -191,10 +195,11 @@ class Bus:
         return [
             Validate(self),
             Stamp(self, self.clock, self.new_id, Parents(self.mailboxes, self.index, self._recall)),
-            Access(self.access, self.bindings, self.adapters, self.recorder),
+            Access(self.access, self.bindings, self.adapters, self.replies, self.recorder),
             RateLimit(self.limiter, self.recorder),
             BudgetGate(graves, self.recorder),
             Match(
+                self,
                 self.mailboxes,
                 self.access,
                 self.bindings,
@@ -213,6 +218,7 @@ class Bus:
                 self.clock,
                 lambda publication: Fanout(publication, self.parking, self.tasks, self.clock),
                 self.dedupe,
+                self.replies,
             ),
             Settle(graves, self.parking, self.recorder),
         ]
@@ -341,6 +347,7 @@ class Bus:
                 if isinstance(found, BadFile):
                     await self.parking.set_aside(mailbox, found)
                 else:
+                    self.replies.handed(mailbox.subject, found.envelope)
                     reason = "the process died while this message was being handled"
                     await self.parking.park_surely(mailbox, found, code=Code.INTERRUPTED, reason=reason)
 

@@ -27,7 +27,7 @@ from relay_core.deadletters import DeadLetter, DeadLetterFilter, DeadLetterGroup
 from relay_core.delivery import Span
 from relay_core.endpoints import Endpoint
 from relay_core.envelope import BudgetOverrides, Envelope
-from relay_core.errors import Closed, InvalidPayload, ProtocolError, RelayError
+from relay_core.errors import AccessDenied, Closed, InvalidPayload, ProtocolError, RelayError
 from relay_core.frames import MAX_FRAME, error_from_wire
 from relay_core.link import Link
 from relay_core.metrics import MetricsSnapshot
@@ -140,10 +140,13 @@ class RelayClient(Redial):
             TimeoutError: if none comes in time.
             RelayError: with code `not_delivered`, if nobody took the message.
         """
-        reply_to = f"relay.reply.{token_hex(12)}"
+        answers = ReplyStream(self)
+        options.setdefault("dedupe_id", token_hex(16))
+        if options["dedupe_id"] is None:
+            options["dedupe_id"] = token_hex(16)
         try:
-            async with asyncio.timeout(timeout), ReplyStream(self, {"pattern": reply_to, "maxInFlight": 1}) as answers:
-                result = await self.publish(subject, payload, sender=sender, reply_to=reply_to, **options)
+            async with asyncio.timeout(timeout), answers:
+                result = await self._publish_question(answers, subject, payload, sender, options)
                 if not result.delivered_to:
                     reasons = [one.reason for one in result.rejected or ()]
                     reasons += [one.error or one.status for one in result.adapter_results or ()]
@@ -153,8 +156,21 @@ class RelayClient(Redial):
                     return envelope
             raise Closed("the client is closed")
         finally:
-            with suppress(RelayError):  # a supervisor that does not answer forgets it with the connection
-                await self.call("endpoints.unregister", {"subject": reply_to}, timeout=_LEAVE_SECS)
+            if answers.subject is not None:
+                with suppress(RelayError):  # a supervisor that does not answer forgets it with the connection
+                    await self.call("endpoints.unregister", {"subject": answers.subject}, timeout=_LEAVE_SECS)
+
+    async def _publish_question(
+        self, answers: ReplyStream, subject: str, payload: Any, sender: str, options: dict[str, Any]
+    ) -> PublishResult:
+        """Publish a question; if the connection was lost since its mailbox was made, that is made again first."""
+        while True:
+            try:
+                return await self.publish(subject, payload, sender=sender, reply_to=answers.subject, **options)
+            except AccessDenied as error:
+                if error.code != "reply_not_yours" or answers.is_current:
+                    raise
+                await answers
 
     async def signal(self, subject: str, signal: Signal) -> None:
         """Send a signal to whoever listens right now."""
@@ -180,7 +196,7 @@ class RelayClient(Redial):
 
     async def endpoints(self) -> list[Endpoint]:
         """Return every registered endpoint, by subject."""
-        return await self._list(Endpoint, "endpoints.list", "endpoints")
+        return await self._pages(Endpoint, "endpoints.list", "endpoints")
 
     async def mailboxes(self) -> list[MailboxState]:
         """Return the state of every mailbox, by subject."""
@@ -247,7 +263,7 @@ class RelayClient(Redial):
 
     async def agents(self) -> list[AgentState]:
         """Return the agents that were added and every other endpoint, by subject."""
-        return await self._list(AgentState, "agents.list", "agents")
+        return await self._pages(AgentState, "agents.list", "agents")
 
     async def add_agent(self, subject: str, *, description: str | None = None, cwd: str | None = None) -> NewAgent:
         """Give an agent its mailbox and its token; what is there stays."""
@@ -517,11 +533,25 @@ class RelayClient(Redial):
         return parse_answer(model, method, await self.call(method, params, timeout=timeout))
 
     async def _list(self, model: type[M], method: str, key: str, params: dict[str, Any] | None = None) -> list[M]:
-        answer = await self.call(method, params)
-        rows = answer.get(key) if isinstance(answer, dict) else None
-        if not isinstance(rows, list):
-            raise ProtocolError(f"the answer to {method} makes no sense here (no {key})", code="bad_answer")
-        return [parse_answer(model, method, one) for one in rows]
+        return _rows(model, method, key, await self.call(method, params))
+
+    async def _pages(self, model: type[M], method: str, key: str) -> list[M]:
+        """Return all of a list that comes in pages."""
+        found: list[M] = []
+        cursor = None
+        while True:
+            answer = await self.call(method, _given(cursor=cursor, limit=MAX_PAGE))
+            found += _rows(model, method, key, answer)
+            cursor = answer.get("cursor")
+            if cursor is None:
+                return found
+
+
+def _rows(model: type[M], method: str, key: str, answer: Any) -> list[M]:
+    rows = answer.get(key) if isinstance(answer, dict) else None
+    if not isinstance(rows, list):
+        raise ProtocolError(f"unexpected answer to {method} (no {key})", code="bad_answer")
+    return [parse_answer(model, method, one) for one in rows]
 
 
 def _publish_params(

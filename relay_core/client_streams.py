@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from relay_core.envelope import Envelope
-from relay_core.errors import AccessDenied, Closed, NotFound, RelayError
+from relay_core.errors import Closed, NotFound, RelayError
 from relay_core.link import Link, LinkLost
 from relay_core.live_state import LiveState, StateUpdate
 from relay_core.protocol import parse_answer
@@ -260,19 +260,27 @@ class MessageStream(Stream):
 
 
 class ReplyStream(MessageStream):
-    """The messages of a private mailbox, which lives as long as the connection and is made again on the next."""
+    """The messages of a reply mailbox, which is the connection's, and is opened again on the next."""
 
-    _made = False
+    def __init__(self, client: Redial, params: dict[str, Any] | None = None) -> None:
+        super().__init__(client, params or {"maxInFlight": 1})
+        self._key: str | None = None
+
+    @property
+    def subject(self) -> str | None:
+        """Return the mailbox's subject, once it has been made."""
+        return self._params.get("pattern")
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the mailbox is that of the connection in use."""
+        return self._link is not None and not self._link.lost.done()
 
     async def prepare(self, link: Link) -> None:
-        """Make the mailbox."""
-        try:
-            await link.request("endpoints.register", {"subject": self._params["pattern"]})
-        except AccessDenied:
-            if not self._made:
-                raise
-            # Else the connection before has it still, and loses it in a moment.
-        self._made = True
+        """Make the mailbox, or show the key of the one it was before."""
+        made = await link.request("replies.open", {"key": self._key} if self._key is not None else {})
+        self._key = made["key"]
+        self._params["pattern"] = made["subject"]
 
 
 def subscribe_params(pattern: str, max_in_flight: int, queue: str | None) -> dict[str, Any]:

@@ -113,6 +113,14 @@ class LimitsConfig(Section):
     """Longest payload, as JSON bytes."""
     dedupe_entries: NotNegative = 65_536
     """Most recent publishes with a dedupeId whose outcome is remembered."""
+    max_broadcast_bytes: Positive = 32 * 1024 * 1024
+    """Most bytes that one publish to a pattern may store: endpoints that it reaches × (its payload + 1 KiB)."""
+    max_reply_mailboxes: Positive = 1000
+    """Most reply mailboxes that a token, or one connection of the operator, may have at a time."""
+    max_endpoints_per_token: Positive = 1000
+    """Most endpoints that a token's holder may have registered, counted over all that its pattern matches."""
+    max_subscriptions_per_token: Positive = 1000
+    """Most subscriptions, to messages or signals, that all connections of a token may have."""
 
 
 class DispatchConfig(Section):

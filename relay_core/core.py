@@ -138,6 +138,7 @@ class RelayCore:
         if mailbox is None:
             raise NotFound(f"no endpoint {subject}", what=subject)
         self.bus.mailboxes.unregister(mailbox)
+        self.bus.replies.ended(subject)
         self.bus.listen(mailbox)
 
     def endpoints(self) -> list[Endpoint]:

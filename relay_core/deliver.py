@@ -32,6 +32,7 @@ from relay_core.mailbox import Mailbox
 from relay_core.model import trusted
 from relay_core.publication import Publication, Settings, Target
 from relay_core.recorder import Recorder
+from relay_core.replies import Replies
 from relay_core.results import AdapterResult, PublishResult, Reason, Rejection
 from relay_core.signals import SignalHub
 
@@ -68,6 +69,7 @@ class Deliver:
         clock: Clock,
         fanouts: Callable[[Publication], Fanout],
         dedupe: Dedupe,
+        replies: Replies,
     ) -> None:
         self.settings = settings
         self.breakers = breakers
@@ -78,6 +80,7 @@ class Deliver:
         self.clock = clock
         self.fanouts = fanouts
         self.dedupe = dedupe
+        self.replies = replies
         self._budget: Budget | None = None
         self._spent: dict[str, Budget] = {}
 
@@ -256,6 +259,8 @@ class _Store(Change):
     def _took(self, copy: Copy) -> None:
         deliver, publication, target, delivery = self._deliver, self._publication, copy.target, copy.delivery
         mailbox = target.mailbox
+        if publication.reply_to is not None:  # before it is handed over: the answer may come at once
+            deliver.replies.sent(mailbox.subject, publication.address(target), publication.id, publication.reply_to)
         awaited = target.awaited is not None and publication.waits
         now = deliver.clock.monotonic()
         delivery.stored_ms = publication.created_ms + (now - publication.started) * 1000

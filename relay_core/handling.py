@@ -34,6 +34,7 @@ from relay_core.mailbox import Item, Mailbox
 from relay_core.parking import Parking
 from relay_core.pools import Hands
 from relay_core.recorder import Recorder
+from relay_core.replies import Replies
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +53,9 @@ class Handling:
         parking: Parking,
         recorder: Recorder,
         clock: Clock,
+        replies: Replies,
     ) -> None:
+        self._replies = replies
         self._consumers = consumers
         self._breakers = breakers
         self._commits = commits
@@ -108,6 +111,8 @@ class Handling:
                 self._breakers.release(mailbox.hash)
             await self._fail(mailbox, item, Code.EXPIRED, "message expired (TTL)")
             return
+        if item.envelope.reply_to is not None:
+            self._replies.handed(mailbox.subject, item.envelope)
         started = clock.monotonic()
         delivery.claimed_ms = claimed_ms = _continue(delivery.stored_ms, item.stored_at, started, now)
         outcomes: Sequence[Failure | None]

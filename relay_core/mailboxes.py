@@ -3,6 +3,8 @@
 A mailbox is made for an endpoint when it is registered, for an adapter when it is added (for one of its lanes, when the
 first message comes), and for any other subject when the first message must be kept for it (a dead letter, or mail for
 a subscription that has no endpoint). It is never removed while it holds mail.
+
+Reply mailboxes are found by their exact subject alone: they are in no trie, so no pattern selects one.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from relay_core.ids import is_ulid
 from relay_core.mailbox import BadFile, Mailbox, Memory
 from relay_core.maildir import CUR, FAILED, NEW, Maildir
 from relay_core.own_files import Unreadable, check_own
-from relay_core.subjects import subject_hash
+from relay_core.subjects import is_reply, subject_hash
 from relay_core.trie import SubjectTrie
 
 logger = logging.getLogger(__name__)
@@ -42,6 +44,8 @@ class Mailboxes:
         """Every mailbox of a subject, endpoint or not."""
         self._by_subject: dict[str, Mailbox] = {}
         """Registered endpoints: an exact subject needs no walk."""
+        self._sorted: list[str] | None = None
+        """The subjects of all endpoints but reply mailboxes in order, until one comes or goes."""
 
     def __iter__(self) -> Iterator[Mailbox]:
         return iter(list(self._by_hash.values()))
@@ -72,6 +76,12 @@ class Mailboxes:
     def endpoints(self) -> list[Mailbox]:
         """Return the mailboxes of all endpoints, by subject."""
         return [self._by_subject[subject] for subject in sorted(self._by_subject)]
+
+    def names(self) -> list[str]:
+        """Return the subjects of all endpoints but reply mailboxes, in order; not to be changed."""
+        if self._sorted is None:
+            self._sorted = sorted(subject for subject in self._by_subject if not is_reply(subject))
+        return self._sorted
 
     def maildir(self, hash: str) -> Maildir:
         """Return a mailbox's directories, known or not."""
@@ -149,10 +159,12 @@ class Mailboxes:
     def unregister(self, mailbox: Mailbox) -> None:
         """Stop routing to an endpoint; its mail stays. Blocks."""
         about = mailbox.about.model_copy(update={"registered": False})
-        write_endpoint_file(mailbox.maildir.path, about, sync=self._sync)
+        # A start unregisters every reply mailbox again, so that one need not survive a power loss.
+        write_endpoint_file(mailbox.maildir.path, about, sync=self._sync and not is_reply(mailbox.subject))
         mailbox.about = about
         if self._by_subject.pop(mailbox.subject, None) is not None:
             self._endpoints.remove(mailbox.subject, mailbox)
+            self._sorted = None
 
     def drop(self, mailbox: Mailbox) -> bool:
         """Remove an empty mailbox that is no endpoint; return False if it is in use. Blocks."""
@@ -171,13 +183,16 @@ class Mailboxes:
         return newest if is_ulid(newest) else None
 
     def _add(self, mailbox: Mailbox) -> None:
-        if mailbox.hash not in self._by_hash and mailbox.about.kind != TargetKind.ADAPTER:
+        is_private = is_reply(mailbox.subject)
+        if mailbox.hash not in self._by_hash and mailbox.about.kind != TargetKind.ADAPTER and not is_private:
             self._subjects.add(mailbox.subject, mailbox)
         self._by_hash[mailbox.hash] = mailbox
         is_endpoint = mailbox.about.registered and mailbox.about.kind == TargetKind.ENDPOINT
         if is_endpoint and mailbox.subject not in self._by_subject:
             self._by_subject[mailbox.subject] = mailbox
-            self._endpoints.add(mailbox.subject, mailbox)
+            if not is_private:
+                self._endpoints.add(mailbox.subject, mailbox)
+                self._sorted = None
 
     def _identify(self, path: Path) -> EndpointFile | None:
         """Find out from its mail whose mailbox a directory is whose endpoint.json is lost."""

@@ -4,6 +4,7 @@
 2. An adapter that takes both gets it once.
 3. While a mailbox is being made, the others are held, so that nobody removes one as empty. One that cannot be made
    is a failure of its target alone.
+4. A reply mailbox is in no broadcast, and what is sent to one goes to no adapter beside it (replies.py).
 """
 
 from __future__ import annotations
@@ -15,18 +16,20 @@ from typing import TYPE_CHECKING
 from relay_core.access import AccessControl
 from relay_core.bindings import Bindings
 from relay_core.delivery import TargetKind
-from relay_core.errors import StorageError
+from relay_core.errors import InvalidPayload, StorageError
 from relay_core.mailbox import Mailbox
 from relay_core.mailboxes import Mailboxes
-from relay_core.pipeline import OpenMailbox, refuse_access
-from relay_core.publication import Publication, Target
+from relay_core.pipeline import OpenMailbox, note_refused, refuse_access
+from relay_core.publication import Publication, Settings, Target
 from relay_core.recorder import Recorder
-from relay_core.subjects import ADAPTER_PREFIX
+from relay_core.subjects import ADAPTER_PREFIX, is_reply
 
 if TYPE_CHECKING:
     from relay_core.adapter_host import AdapterHost
     from relay_core.adapters import Adapters
 
+_COPY_BYTES = 1024
+"""What a copy takes up beside its payload."""
 Opening = Callable[[], Awaitable[Target]]
 """Makes the mailbox of a target that has none yet."""
 
@@ -36,6 +39,7 @@ class Match:
 
     def __init__(
         self,
+        settings: Settings,
         mailboxes: Mailboxes,
         access: AccessControl,
         bindings: Bindings,
@@ -44,6 +48,7 @@ class Match:
         open_mailbox: OpenMailbox,
         recorder: Recorder,
     ) -> None:
+        self._settings = settings
         self._mailboxes = mailboxes
         self._access = access
         self._bindings = bindings
@@ -56,6 +61,7 @@ class Match:
         """Set the targets, at once where no mailbox has to be made."""
         if publication.is_broadcast:
             publication.targets = self._allowed(publication, self._mailboxes.select(publication.subject))
+            self._check_size(publication)
             return None
         found = self._find(publication, publication.subject) if not publication.is_voice else self._hear(publication)
         publication.targets = [target for target in found if isinstance(target, Target)]
@@ -67,9 +73,11 @@ class Match:
         self, publication: Publication, subject: str, address: str | None = None, besides: Sequence[AdapterHost] = ()
     ) -> list[Target | Opening]:
         """Return the targets of a subject, or what makes those that have no mailbox yet."""
+        endpoint = self._mailboxes.endpoint(subject)
+        if endpoint is not None and is_reply(subject):
+            return [Target(endpoint, address=address)]
         hosts = self._adapters.matching(subject, publication.origin)
         found: list[Target | Opening] = [host.target(subject, address) for host in hosts if host not in besides]
-        endpoint = self._mailboxes.endpoint(subject)
         if endpoint is not None:
             found.insert(0, Target(endpoint, address=address))
         elif not subject.startswith(ADAPTER_PREFIX) and (listeners := self._listeners(subject)):
@@ -147,6 +155,23 @@ class Match:
     async def _listen(self, subject: str, listeners: int, address: str | None) -> Target:
         """Keep the mail of a subscription that has no endpoint in a mailbox of its subject."""
         return Target(await self._open_mailbox(subject, TargetKind.SUBSCRIPTION), weight=listeners, address=address)
+
+    def _check_size(self, publication: Publication) -> None:
+        """Refuse a broadcast that would store too much.
+
+        Raises:
+            InvalidPayload: with code `broadcast_too_large`.
+        """
+        limit = self._settings.config.limits.max_broadcast_bytes
+        count = len(publication.targets)
+        size = count * (len(publication.data) + _COPY_BYTES)
+        if count > 1 and size > limit:
+            reason = (
+                f"a broadcast to {count} endpoints would store {size} bytes, the limit is {limit} "
+                "(limits.maxBroadcastBytes): send less, or to fewer"
+            )
+            note_refused(publication, self._recorder, "broadcast_too_large", reason)
+            raise InvalidPayload(reason, code="broadcast_too_large", size=size, limit=limit)
 
     def _allowed(self, publication: Publication, mailboxes: list[Mailbox]) -> list[Target]:
         """Leave out the endpoints a broadcast may not reach; if none is left, it is denied."""

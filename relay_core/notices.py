@@ -93,6 +93,7 @@ class Notices:
         if delivery.kind == TargetKind.ADAPTER:
             sender = adapter_subject(adapter_of(delivery.target_subject))  # lanes are its own affair
         notice = Publication(reply_to, payload, sender)
+        notice.is_notice = True
         notice.data = encode_payload(payload, limit=bus.config.limits.max_payload_bytes)
         notice.created_ms = now = bus.clock.now_ms()
         notice.id = bus.new_id(now)

@@ -46,8 +46,9 @@ from relay_core.payload import encode_payload
 from relay_core.publication import Publication, Settings, Unstored
 from relay_core.ratelimit import RateLimiter
 from relay_core.recorder import Recorder
+from relay_core.replies import Replies
 from relay_core.results import PublishResult, Reason
-from relay_core.subjects import is_of_bus, is_subject, subject_hash, validate_subject
+from relay_core.subjects import is_of_bus, is_reply, is_subject, subject_hash, validate_subject
 
 if TYPE_CHECKING:
     from relay_core.adapters import Adapters
@@ -56,6 +57,10 @@ ACCEPTED = "accepted"
 REPLAYED = "replayed"
 """Accepted, but not counted against the sender's rate limit."""
 EVERY_TARGET = "*"
+NOT_ASKED = (
+    "a reply mailbox takes answers only from a recipient of the question: publish as the subject that was asked, "
+    "or name the question's id as the parent"
+)
 
 Stage = Callable[[Publication], Awaitable[None] | None]
 OpenMailbox = Callable[[str, str], Awaitable[Mailbox]]
@@ -153,10 +158,14 @@ class Access:
     """Ask the access rules and, where somebody writes to a person, the bindings.
 
     What a chat says on its own subject is not asked for here: `Match` asks for each of those who would hear it.
+    An answer to a reply mailbox must come from a recipient of the question (replies.py).
     """
 
-    def __init__(self, access: AccessControl, bindings: Bindings, adapters: Adapters, recorder: Recorder) -> None:
+    def __init__(
+        self, access: AccessControl, bindings: Bindings, adapters: Adapters, replies: Replies, recorder: Recorder
+    ) -> None:
         self._access = access
+        self._replies = replies
         self._bindings = bindings
         self._adapters = adapters
         self._recorder = recorder
@@ -170,12 +179,20 @@ class Access:
         verdict = self._access.check(sender, subject)
         if not verdict.allowed:
             refuse_access(publication, self._access, self._recorder, verdict)
+        if is_reply(subject) and not self._is_reply_allowed(publication):
+            deny(publication, self._recorder, NOT_ASKED, None, code="not_asked")
         if publication.is_broadcast or not adapters.is_person(subject) or is_of_bus(sender):
             return
         binding = self._bindings.find(sender, subject)
         if isinstance(binding, str):
             deny(publication, self._recorder, binding, None, code="not_bound")
         publication.binding = binding
+
+    def _is_reply_allowed(self, publication: Publication) -> bool:
+        """Return True for a failure notice, for a replay of what was allowed before, and for an answer."""
+        if publication.is_notice or publication.replays or publication.replay_of is not None:
+            return True
+        return self._replies.is_asked(publication, publication.subject)
 
 
 class RateLimit:

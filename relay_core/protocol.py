@@ -61,6 +61,7 @@ PROTOCOL_VERSION = 1
 
 MAX_BATCH = 1000
 MAX_PAGE = 1000
+LIST_PAGE = 500
 
 M = TypeVar("M", bound=WireModel)
 
@@ -372,10 +373,36 @@ class Completed(Result):
     """True if it had been parked, and the dead letter has ended now."""
 
 
+class ListParams(Params):
+    """Which page of a list."""
+
+    limit: Limit = LIST_PAGE
+    cursor: str | None = None
+    """The cursor of the page before."""
+
+
 class Endpoints(Result):
-    """Every registered endpoint, by subject."""
+    """A page of the registered endpoints but reply mailboxes, by subject."""
 
     endpoints: list[Endpoint]
+    cursor: str | None = None
+    """Where the next page begins; missing on the last one."""
+
+
+class OpenReplyParams(Params):
+    """A reply mailbox."""
+
+    key: Annotated[str, Field(min_length=32, max_length=200)] | None = None
+    """The key of a mailbox that the client had on an earlier connection, to have it again."""
+
+
+class ReplyMailbox(Result):
+    """A private mailbox for answers, which is the connection's until it ends."""
+
+    subject: str
+    """What to give as `replyTo`."""
+    key: str
+    """What proves that the mailbox is yours. Keep it to yourself; it also works after a restart."""
 
 
 class Mailboxes(Result):
@@ -416,9 +443,12 @@ class NewAgent(Result):
 
 
 class AgentList(Result):
-    """The agents that were added and every other endpoint, by subject."""
+    """A page of the agents that were added and every other endpoint, by subject."""
 
     agents: list[AgentState]
+    """Fewer than the limit, or none, where a token may not see all of them; the cursor says whether more follow."""
+    cursor: str | None = None
+    """Where the next page begins; missing on the last one."""
 
 
 class People(Result):
@@ -897,11 +927,12 @@ METHODS: dict[str, Method] = {
         Method("signal.unsubscribe", SubscriptionParams, Done, "Receive no more of them.", AGENTS),
         Method("endpoints.register", SubjectParams, Endpoint, "Give a subject a mailbox that lasts.", AGENTS),
         Method("endpoints.unregister", SubjectParams, Done, "Stop routing to a subject; its mail stays.", AGENTS),
-        Method("endpoints.list", Nothing, Endpoints, "List the endpoints.", AGENTS),
+        Method("endpoints.list", ListParams, Endpoints, "List the endpoints.", AGENTS),
+        Method("replies.open", OpenReplyParams, ReplyMailbox, "Make a private mailbox for answers.", AGENTS),
         Method("mailboxes.list", Nothing, Mailboxes, "Tell how every mailbox is doing."),
         Method("agents.add", AddAgentParams, NewAgent, "Give an agent its mailbox and its token."),
         Method("agents.remove", SubjectParams, Done, "Take an agent away; its mail stays."),
-        Method("agents.list", Nothing, AgentList, "Tell who is there.", AGENTS),
+        Method("agents.list", ListParams, AgentList, "Tell who is there.", AGENTS),
         Method("agents.people", SubjectParams, People, "List the persons to whom an agent may write.", AGENTS),
         Method("deadletters.list", DeadLettersParams, DeadLetters, "List dead letters, newest first."),
         Method(

@@ -58,6 +58,7 @@ _GROUP_OF = {
     "ack": "subscribe",
     "fail": "subscribe",
     "mailboxes": "endpoints",
+    "replies": "endpoints",
 }
 """First words that have no title of their own."""
 
@@ -158,7 +159,10 @@ Whoever says hello with a token publishes only as senders that its pattern match
 reads only their mail (`subject_not_yours`), and calls only the methods marked *agents* below (`operator_only`). Nobody
 can publish as `relay.system.>` or as an adapter (`sender_reserved`).
 
-An endpoint below `relay.reply.` is private: whoever registers it has it alone, and it goes with the connection.
+[`replies.open`](#repliesopen) makes a private mailbox below `relay.reply.` for answers, to name as `replyTo`. It goes
+with the connection; its key opens it again on another. Nobody else can read it, no pattern reaches it, and only a
+recipient of the question can answer there (otherwise `not_asked`): as the subject that was asked, or by naming the
+question's id as `parentId`. Limits of what a token may own are refused with `too_many`.
 """
 
 _DELIVERIES = """\

@@ -70,6 +70,10 @@ class Publication:
     """The key under which its outcome is remembered."""
     origin: str | None = None
     """The adapter that published this, which must not get it back."""
+    reader: str | None = None
+    """The client or adapter that publishes this, as replies.py knows it; None for the program that the bus runs in."""
+    is_notice = False
+    """Whether the bus itself sends this, as the failure notice of a message."""
     is_voice = False
     """Whether a chat speaks: its adapter brings in what somebody wrote there."""
     binding: Binding | None = None

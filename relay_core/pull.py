@@ -167,6 +167,7 @@ class Pull:
                 await self._bus.parking.set_aside(mailbox, one)
                 mailbox.forget(one.message_id)
             else:
+                self._bus.replies.handed(mailbox.subject, one.envelope)
                 envelopes.append(one.envelope)
         return envelopes
 
@@ -199,6 +200,7 @@ class Pull:
             return None
         self._taken.add(taken)
         bus.commits.note_begun(mailbox.hash, taken.id)
+        bus.replies.handed(mailbox.subject, taken.envelope)
         taken.delivery.claimed_ms = float(now)
         bus.recorder.claimed(taken.delivery)
         return taken.envelope

@@ -19,6 +19,8 @@ SYSTEM_PREFIX = "relay.system."
 """Subjects of the bus itself: nobody else speaks as one of them."""
 BUS_SENDER = f"{SYSTEM_PREFIX}bus"
 """Whom the bus itself speaks as."""
+REPLY_PREFIX = "relay.reply."
+"""Subjects of reply mailboxes, each private to its owner (replies.py): no pattern reaches them."""
 MAX_TOKENS = 16
 MAX_LENGTH = 255
 _REMEMBERED = 4096
@@ -66,6 +68,11 @@ def _is_subject(subject: str) -> bool:
 def is_pattern(subject: str) -> bool:
     """Tell whether a valid subject has wildcards."""
     return "*" in subject or ">" in subject
+
+
+def is_reply(subject: str) -> bool:
+    """Return True for the subject of a reply mailbox, or a pattern that matches nothing else."""
+    return subject.startswith(REPLY_PREFIX)
 
 
 def matches_pattern(subject: str, pattern: str) -> bool:

@@ -19,7 +19,7 @@ from typing import Any
 from relay_core.consumers import End
 from relay_core.envelope import Envelope
 from relay_core.pools import Pool, Pools
-from relay_core.subjects import validate_subject
+from relay_core.subjects import is_reply, validate_subject
 from relay_core.trie import SubjectTrie
 
 Handler = Callable[..., Awaitable[Any] | Any]
@@ -99,7 +99,15 @@ class Subscription:
 
     def end(self) -> None:
         """Close at once."""
+        self.detach()
+        self.announce()
+
+    def detach(self) -> None:
+        """Receive nothing more; `announce` must follow."""
         self._owner.remove(self)
+
+    def announce(self) -> None:
+        """Let the mailboxes that it heard know that it has ended."""
         if self.on_change is not None:
             self.on_change(self)
 
@@ -162,12 +170,13 @@ class Subscriptions:
                 self.pools.leave(subscription.pool, subscription)
 
     def match(self, subject: str) -> list[Subscription]:
-        """Return the subscriptions that listen to a subject."""
-        return self._trie.match(subject)
+        """Return the subscriptions that listen to a subject; to a reply mailbox, those that name it."""
+        found = self._trie.match(subject)
+        return [one for one in found if one.pattern == subject] if is_reply(subject) else found
 
     def listeners(self, subject: str) -> int:
         """Return how many get each message of a subject; a pool counts as one."""
-        found = self._trie.match(subject)
+        found = self.match(subject)
         if not self.pools:
             return len(found)
         return sum(one.pool is None for one in found) + len({one.pool for one in found if one.pool is not None})

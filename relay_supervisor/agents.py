@@ -13,6 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -30,9 +33,8 @@ from relay_core.operations import AgentState
 from relay_core.own_files import read_own
 from relay_core.places import agent_token_name
 from relay_core.protocol import Description
-from relay_core.subjects import subject_hash, validate_subject
+from relay_core.subjects import is_reply, subject_hash, validate_subject
 from relay_supervisor.connection import Connection
-from relay_supervisor.identity import REPLY_PREFIX
 from relay_supervisor.tokens import Tokens, check_pattern
 
 logger = logging.getLogger(__name__)
@@ -94,7 +96,7 @@ class Agents:
         """
         validate_subject(subject)
         check_pattern(subject)
-        if subject.startswith(REPLY_PREFIX):
+        if is_reply(subject):
             raise InvalidSubject(f"{subject!r} would be a private mailbox: choose another name", subject=subject)
         async with self._changing:
             self._check_file()
@@ -132,20 +134,27 @@ class Agents:
         self._see(subject)
         connection.on_closed(lambda: self._see(self._acting.pop(connection)))
 
-    def states(self) -> list[AgentState]:
-        """Return every agent and every other endpoint, by subject, but for private mailboxes."""
-        endpoints = (one.subject for one in self._relay.endpoints() if not one.subject.startswith(REPLY_PREFIX))
-        return [self.state(subject) for subject in sorted({*endpoints, *self._agents})]
+    def page(self, after: str | None, limit: int) -> tuple[list[AgentState], str | None]:
+        """Return agents and other endpoints but reply mailboxes, by subject, and the cursor of what follows."""
+        endpoints = page_of(self._relay.bus.mailboxes.names(), after, limit + 1)
+        added = page_of(sorted(self._agents), after, limit + 1)
+        names = sorted({*endpoints, *added})[: limit + 1]
+        more = len(names) > limit
+        names = names[:limit]
+        acting = Counter(self._acting.values())
+        return [self.state(subject, acting) for subject in names], names[-1] if more else None
 
-    def state(self, subject: str) -> AgentState:
+    def state(self, subject: str, acting: Mapping[str, int] | None = None) -> AgentState:
         """Return how one of them is doing."""
+        if acting is None:
+            acting = Counter(self._acting.values())
         known = self._agents.get(subject)
         mailbox = self._relay.bus.mailboxes.get(subject_hash(subject))
         return AgentState(
             subject=subject,
             description=known.description if known else None,
             cwd=known.cwd if known else None,
-            connected=sum(one == subject for one in self._acting.values()),
+            connected=acting.get(subject, 0),
             last_seen=known.last_seen if known else None,
             unread=mailbox.depth if mailbox is not None else 0,
             added=known is not None,
@@ -211,6 +220,12 @@ class Agents:
             path.unlink(missing_ok=True)
         except OSError as error:
             raise storage_error("remove", path, error) from error
+
+
+def page_of(names: list[str], after: str | None, limit: int) -> list[str]:
+    """Return the first names after one, of a list that is sorted."""
+    start = bisect_right(names, after) if after is not None else 0
+    return names[start : start + limit]
 
 
 def read_agents(path: Path) -> list[Agent]:

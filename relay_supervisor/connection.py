@@ -2,8 +2,9 @@
 
 1. Requests are begun in the order they came and run side by side, but nothing is begun while one that later ones may
    count on (`ORDERED`) is under way: to register and publish needs no waiting in between. At most `IN_FLIGHT` of one
-   connection are under way, of about `IN_FLIGHT_BYTES`, and at most `BURST` are begun in one turn of the loop; the
-   rest waits, unread in the end, so that a flood from one client neither starves the others nor piles up here.
+   connection are under way, of about `IN_FLIGHT_BYTES`, and at most `BURST` are begun in one turn of the loop, for at
+   most `TURN_SECS` (pacing.py); the rest waits, unread in the end, so that a flood from one client, or a few costly
+   requests, neither starve the others nor pile up here.
 2. A peer that does not read is not read from either: its answers are bounded by the transport's buffer, and those
    that may be `LARGE` are made one after the other. What the server sends by itself looks at `writable` first, and
    waits or drops as its kind demands.
@@ -23,6 +24,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
+from time import perf_counter
 from typing import Any, Protocol, cast
 
 from relay_core.errors import Closed, ProtocolError, RelayError
@@ -41,7 +43,7 @@ from relay_core.frames import (
 from relay_core.signals import SignalSubscription
 from relay_core.tasks import Tasks
 from relay_supervisor.identity import Identity
-from relay_supervisor.pacing import LARGE, ORDERED, PATIENT
+from relay_supervisor.pacing import COSTLY_SECS, LARGE, ORDERED, PATIENT, TURN_SECS, Debt, Ticket, Turns
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +59,8 @@ class Service(Protocol):
     """Who answers the requests of connections."""
 
     tasks: Tasks
+    turns: Turns
+    """Where connections that are ahead of their share wait for their turn."""
     greeting: dict[str, Any]
     """What the first answer of a connection carries beside it."""
 
@@ -98,7 +102,8 @@ class Connection(asyncio.Protocol):
         self._patient: set[asyncio.Task[Any]] = set()
         """Requests under way that end with the peer."""
         self._large = asyncio.Lock()
-        self._turn: asyncio.Handle | None = None
+        self._turn: asyncio.Handle | Ticket | None = None
+        self._debt = Debt()
         self._line_timer: asyncio.TimerHandle | None = None
         self._line_due = 0.0
         self._reading = True
@@ -188,8 +193,7 @@ class Connection(asyncio.Protocol):
         self._lines.extend(lines)
         if self._frames.begun and (lines or not had_begun):
             self._watch_line()
-        if self._turn is None:
-            self._take_turn()
+        self._go_on()
 
     def pause_writing(self) -> None:
         """Stop reading from a peer that does not read."""
@@ -201,7 +205,7 @@ class Connection(asyncio.Protocol):
         self._release()
         self._regulate()
         if self._turn is None and self._lines:
-            self._turn = asyncio.get_running_loop().call_soon(self._take_turn)
+            self._await_turn()
 
     def eof_received(self) -> bool:
         """Keep the connection until what was asked has been answered: `nc` closes its end first."""
@@ -241,16 +245,36 @@ class Connection(asyncio.Protocol):
         """Begin some of the requests that wait."""
         self._turn = None
         begun = 0
-        while self._lines and begun < BURST and self._has_room:
+        start = now = perf_counter()
+        while self._lines and begun < BURST and now - start < TURN_SECS and self._has_room:
             begun += 1
+            before = now
             self._begin(self._lines.popleft())
+            now = perf_counter()
+            if now - before >= COSTLY_SECS:
+                self._debt.add(now - before)
         self._flush()  # not in the next turn: somebody waits for it
         if self._lines and self._has_room:
-            self._turn = asyncio.get_running_loop().call_soon(self._take_turn)
+            self._await_turn()
         elif not self._lines and self._frames.overflowed and not self._ending:
             self._give_up(f"a frame must not be longer than {MAX_FRAME} bytes", "frame_too_large")
         self._regulate()
         self._close_if_done()
+
+    def _go_on(self) -> None:
+        """Begin what waits now, or when it is this connection's turn."""
+        if self._turn is None:
+            if self._lines and self._debt.is_due:
+                self._await_turn()
+                self._regulate()
+            else:
+                self._take_turn()
+
+    def _await_turn(self) -> None:
+        if self._debt.is_due:
+            self._turn = self._service.turns.wait(self._take_turn)
+        else:
+            self._turn = asyncio.get_running_loop().call_soon(self._take_turn)
 
     def _begin(self, line: bytes) -> None:
         try:
@@ -290,8 +314,8 @@ class Connection(asyncio.Protocol):
             self._in_flight -= 1
             self._in_flight_bytes -= size
             self._ordered = self._ordered and request.method not in ORDERED
-            if self._turn is None and not self.closed:
-                self._take_turn()
+            if not self.closed:
+                self._go_on()
 
     async def _one_by_one(self, pending: Coroutine[Any, Any, Any]) -> Any:
         """Begin once the answer before this one has been taken."""
@@ -364,7 +388,9 @@ class Connection(asyncio.Protocol):
 
     def _regulate(self) -> None:
         """Read only while there is room for what is read."""
-        want = self._linger is not None or (self._has_room and len(self._lines) < IN_FLIGHT and not self._ending)
+        waits = isinstance(self._turn, Ticket)  # for its turn, and what is read meanwhile would pile up
+        room = self._has_room and len(self._lines) < IN_FLIGHT and not waits
+        want = self._linger is not None or (room and not self._ending)
         if want != self._reading and not self.closed and not self._transport.is_closing():
             self._reading = want
             if want:

@@ -39,6 +39,7 @@ from relay_core.pools import Pool
 from relay_core.subscriptions import Subscription
 from relay_core.tasks import Tasks
 from relay_supervisor.connection import Connection
+from relay_supervisor.pacing import Slices
 
 _ROOM = MAX_FRAME // 2
 """Bytes of messages in one answer, so that it fits into a frame."""
@@ -128,6 +129,17 @@ class Deliveries:
             if pushed.subscription_id == subscription_id:
                 pushed.take_back("the consumer has unsubscribed")
 
+    def unsubscribe_from(self, connection: Connection, pattern: str) -> None:
+        """Push nothing more of a pattern to a connection that has lost the right to it."""
+        held = self._subscriptions.get(connection, {})
+        for subscription in [one for one in held.values() if one.pattern == pattern]:
+            del held[subscription.id]
+            subscription.end()
+
+    def subscriptions_of(self, connection: Connection) -> int:
+        """Return how many subscriptions a connection has."""
+        return len(self._subscriptions.get(connection, ()))
+
     async def push(
         self, connection: Connection, subscription_id: str, envelope: Envelope, end: End, *, starts: bool = False
     ) -> None:
@@ -141,6 +153,7 @@ class Deliveries:
                 async with asyncio.timeout(limit):
                     await connection.drained()
                     self._pushed[connection][delivery_id] = pushed
+                    self._relay.bus.replies.read(envelope, connection.identity.reader)
                     note = {"subscriptionId": subscription_id, "deliveryId": delivery_id}
                     connection.notify("message", note | {"envelope": envelope.to_wire()})
                     await pushed.started
@@ -235,18 +248,32 @@ class Deliveries:
 
     def _leave(self, connection: Connection) -> None:
         self._overdue.pop(connection, None)
-        for subscription in self._subscriptions.pop(connection, {}).values():
-            subscription.end()
+        ended = list(self._subscriptions.pop(connection, {}).values())
+        for subscription in ended:
+            subscription.detach()
+        if ended:
+            self._tasks.start(self._announce(ended), name="end subscriptions")
         for pushed in self._pushed.pop(connection, {}).values():
             pushed.take_back(_GONE)
             if not pushed.answered.done():
                 pushed.answered.set_exception(ConsumerDisconnected(_GONE))
 
+    @staticmethod
+    async def _announce(ended: list[Subscription]) -> None:
+        """Let the mailboxes know that subscriptions are over; once for each pattern, since it may match thousands."""
+        slices = Slices()
+        for subscription in {one.pattern: one for one in ended}.values():
+            subscription.announce()
+            await slices.rest()
+
     # Claimed
 
-    async def peek(self, subject: str, limit: int, after: str | None) -> list[Envelope]:
+    async def peek(self, connection: Connection, subject: str, limit: int, after: str | None) -> list[Envelope]:
         """Look at waiting messages, as many as fit into an answer."""
-        return await self._relay.inbox(subject, limit, room=_ROOM, after=after)
+        found = await self._relay.inbox(subject, limit, room=_ROOM, after=after)
+        for envelope in found:
+            self._relay.bus.replies.read(envelope, connection.identity.reader)
+        return found
 
     async def claim(
         self, connection: Connection, subject: str, limit: int, lease_ms: int | None, ids: list[str] | None = None
@@ -265,6 +292,7 @@ class Deliveries:
                 break
             size += _size(found[0])
             taken += found
+            self._relay.bus.replies.read(found[0], connection.identity.reader)
             self._hold(connection, subject, found[0].id, lease_ms)
         return taken
 

@@ -6,8 +6,8 @@
 3. A token's holder publishes only as subjects that its pattern matches, reads only their mail, and calls only
    the methods that the protocol marks so. What it may reach is up to the access rules, as for everyone.
 4. Nobody publishes as ``relay.system.>``, as an adapter, or as whom an adapter speaks for.
-5. ``relay.reply.>`` are private mailboxes for answers: whoever registers one has it alone, until the connection
-   ends.
+5. ``relay.reply.>`` are private mailboxes for answers, each of one connection (reply_mailboxes.py): no token and no
+   pattern reads another's.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ from dataclasses import dataclass, field
 from relay_core.errors import AccessDenied
 from relay_core.operations import TokenInfo
 from relay_core.protocol import Method
-from relay_core.subjects import SYSTEM_PREFIX, is_pattern, matches_pattern, pattern_covers
-
-REPLY_PREFIX = "relay.reply."
+from relay_core.subjects import SYSTEM_PREFIX, matches_pattern, pattern_covers
 
 
 @dataclass(slots=True)
@@ -30,7 +28,12 @@ class Identity:
     operator: bool = False
     token: TokenInfo | None = None
     replies: set[str] = field(default_factory=set)
-    """Private mailboxes that this connection has registered."""
+    """Reply mailboxes of this connection."""
+
+    @property
+    def reader(self) -> str:
+        """Return what the bus knows the connection's user by, as a reader of questions."""
+        return f"token {self.token.id}" if self.token is not None else "operator"
 
     @property
     def pattern(self) -> str | None:
@@ -81,7 +84,7 @@ class Identity:
         Raises:
             AccessDenied: if some of it is another's.
         """
-        if self.operator or (pattern in self.replies and not is_pattern(pattern)):
+        if self.operator:
             return
         if self.pattern is None or not pattern_covers(self.pattern, pattern):
             raise AccessDenied(

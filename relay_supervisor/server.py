@@ -34,6 +34,7 @@ from relay_core.peer import peer_uid
 from relay_core.tasks import Tasks
 from relay_supervisor.connection import Connection
 from relay_supervisor.identity import Identity
+from relay_supervisor.pacing import Turns
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +76,7 @@ class SocketServer:
         self.path = path
         self.connections = connections
         self.tasks = Tasks()
+        self.turns = Turns()
         self.greeting = answerer.greeting
         self.max_connections = min(MAX_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         self.before_close: Callable[[], None] | None = None

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from relay_core import __version__
 from relay_core.core import RelayCore
+from relay_core.errors import AccessDenied
 from relay_core.protocol import PROTOCOL_VERSION, Promise, ServerInfo
 from relay_core.tasks import Tasks
 from relay_supervisor.adapters.configured import ConfiguredAdapters
@@ -17,6 +18,7 @@ from relay_supervisor.agents import Agents
 from relay_supervisor.connection import Connection
 from relay_supervisor.deliveries import Deliveries
 from relay_supervisor.jobs import Jobs
+from relay_supervisor.reply_mailboxes import ReplyMailboxes
 from relay_supervisor.state_stream import StateStream
 from relay_supervisor.tokens import Tokens
 
@@ -32,6 +34,7 @@ class Services:
     tokens: Tokens
     operator_token: str
     deliveries: Deliveries
+    replies: ReplyMailboxes
     stream: StateStream
     tasks: Tasks
     """Small work that connections leave behind."""
@@ -55,6 +58,24 @@ class Services:
             started_at=self.started_at,
             uptime_secs=self.relay.metrics().uptime_secs,
         )
+
+    def check_subscriptions(self, connection: Connection) -> None:
+        """Check that a token's holder may have one more subscription, to messages or signals.
+
+        Raises:
+            AccessDenied: with code `too_many`, if its connections have too many.
+        """
+        token = connection.identity.token
+        if token is None:
+            return
+        most = self.relay.bus.config.limits.max_subscriptions_per_token
+        own = [one for one in self.connections if one.identity.token == token]
+        if sum(len(one.signals) + self.deliveries.subscriptions_of(one) for one in own) >= most:
+            raise AccessDenied(
+                f"this token has {most} subscriptions already (limits.maxSubscriptionsPerToken): "
+                "end some, or subscribe to a pattern",
+                code="too_many",
+            )
 
     def problems(self) -> list[str]:
         """Return what is wrong with the operator's files."""

@@ -18,16 +18,15 @@ from typing import Self
 from relay_core.clock import Clock, SystemClock
 from relay_core.config import RelayConfig
 from relay_core.core import RelayCore
-from relay_core.errors import StorageError
 from relay_core.places import operator_token_path, socket_path
 from relay_core.tasks import Tasks
 from relay_supervisor.adapters.configured import ConfiguredAdapters
 from relay_supervisor.agents import Agents
 from relay_supervisor.connection import Connection
 from relay_supervisor.deliveries import Deliveries
-from relay_supervisor.identity import REPLY_PREFIX
 from relay_supervisor.jobs import Jobs
 from relay_supervisor.methods import Methods
+from relay_supervisor.reply_mailboxes import ReplyMailboxes, unregister_replies
 from relay_supervisor.server import SocketServer
 from relay_supervisor.services import Services, find_problems
 from relay_supervisor.state_stream import StateStream
@@ -71,12 +70,7 @@ class Supervisor:
             after_the_bus = await stack.enter_async_context(AsyncExitStack())
             relay = await stack.enter_async_context(self._relay)
             bus = relay.bus
-            for endpoint in relay.endpoints():
-                if endpoint.subject.startswith(REPLY_PREFIX):  # its connection ended with the last process
-                    try:
-                        await relay.unregister_endpoint(endpoint.subject)
-                    except StorageError as error:  # a full disk must not end the start; the next one tries again
-                        logger.warning("%s is still registered: %s", endpoint.subject, error.message)
+            await unregister_replies(relay)
             tasks = Tasks()
             stack.push_async_callback(tasks.close, grace=1.0)
             tokens = Tokens(bus.data_dir.path / TOKENS_FILE, self._clock, bus.data_dir.read)
@@ -91,6 +85,7 @@ class Supervisor:
                 relay, adapters.states, jobs.states, lambda: find_problems(relay, adapters, tokens, agents)
             )
             connections: set[Connection] = set()
+            deliveries = Deliveries(relay, tasks)
             self.services = Services(
                 relay=relay,
                 adapters=adapters,
@@ -98,7 +93,8 @@ class Supervisor:
                 jobs=jobs,
                 tokens=tokens,
                 operator_token=write_operator_token(operator_token_path(bus.data_dir.path)),
-                deliveries=Deliveries(relay, tasks),
+                deliveries=deliveries,
+                replies=ReplyMailboxes(relay, deliveries, tasks),
                 stream=await stack.enter_async_context(StateStream(view)),
                 tasks=tasks,
                 socket=self.socket,

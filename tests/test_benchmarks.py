@@ -38,6 +38,7 @@ def test_every_goal_is_a_case() -> None:
         "socket_clients_200",
         "socket_idle",
         "socket_latency_200",
+        *("bystander_close", "bystander_lists", "bystander_broadcast"),
         "adapter_seam",
         "webhook_in",
         "webhook_out",

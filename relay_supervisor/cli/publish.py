@@ -109,6 +109,7 @@ async def _request(
         print_json(answer.to_wire())
     else:
         print_json(answer.payload, indent=sys.stdout.isatty())
+    session.note(f"relay: answer {answer.id} from {safe(answer.sender)}")
     failure = _failure(answer)
     if failure is not None:
         session.note(f"relay: {subject} could not be delivered to: {failure}")

@@ -44,6 +44,7 @@ HANDLERS: dict[str, Handler] = {
     "endpoints.register": endpoints.register,
     "endpoints.unregister": endpoints.unregister,
     "endpoints.list": endpoints.list_endpoints,
+    "replies.open": endpoints.open_reply,
     "agents.add": agents.add,
     "agents.remove": agents.remove,
     "agents.list": agents.list_agents,

@@ -6,8 +6,8 @@ from relay_core.protocol import (
     AddAgentParams,
     AgentList,
     Done,
+    ListParams,
     NewAgent,
-    Nothing,
     People,
     SubjectParams,
 )
@@ -35,18 +35,18 @@ async def remove(services: Services, connection: Connection, params: SubjectPara
     return Done()
 
 
-def list_agents(services: Services, connection: Connection, params: Nothing) -> AgentList:
+def list_agents(services: Services, connection: Connection, params: ListParams) -> AgentList:
     """List the agents and the other endpoints; to an agent, itself and those that it may write to."""
-    states = services.agents.states()
+    states, cursor = services.agents.page(params.cursor, params.limit)
     who = connection.identity
     if not who.operator:
         states = [one.model_copy(update={"cwd": None}) for one in states if _may_see(services, who, one.subject)]
-    return AgentList(agents=states)
+    return AgentList(agents=states, cursor=cursor)
 
 
 def people(services: Services, connection: Connection, params: SubjectParams) -> People:
     """List the persons to whom an agent may write."""
-    connection.identity.check_reader(params.subject)
+    services.replies.check_reader(connection, params.subject)
     return People(people=services.relay.bus.bindings.people(params.subject))
 
 

@@ -26,7 +26,8 @@ from relay_supervisor.services import Services
 
 async def subscribe(services: Services, connection: Connection, params: SubscribeParams) -> Subscribed:
     """Push the messages of a pattern."""
-    connection.identity.check_reader(params.pattern)
+    services.replies.check_reader(connection, params.pattern)
+    services.check_subscriptions(connection)
     subscription_id = await services.deliveries.subscribe(
         connection, params.pattern, params.max_in_flight, queue=params.queue, starts=params.starts
     )
@@ -59,13 +60,13 @@ def fail(services: Services, connection: Connection, params: FailDeliveryParams)
 
 async def peek(services: Services, connection: Connection, params: PeekParams) -> Messages:
     """Look at waiting messages."""
-    connection.identity.check_reader(params.subject)
-    return Messages(messages=await services.deliveries.peek(params.subject, params.limit, params.after))
+    services.replies.check_reader(connection, params.subject, leftovers=True)
+    return Messages(messages=await services.deliveries.peek(connection, params.subject, params.limit, params.after))
 
 
 async def claim(services: Services, connection: Connection, params: ClaimParams) -> Messages:
     """Take waiting messages."""
-    connection.identity.check_reader(params.subject)
+    services.replies.check_reader(connection, params.subject, leftovers=True)
     limit = params.limit if params.ids is None else len(params.ids)
     taken = await services.deliveries.claim(connection, params.subject, limit, params.lease_ms, params.ids)
     return Messages(messages=taken)
@@ -73,7 +74,7 @@ async def claim(services: Services, connection: Connection, params: ClaimParams)
 
 async def wait(services: Services, connection: Connection, params: WaitParams) -> MessageIds:
     """Answer when messages wait."""
-    connection.identity.check_reader(params.subject)
+    services.replies.check_reader(connection, params.subject, leftovers=True)
     waiting = services.relay.wait_inbox(params.subject, params.limit, after=params.after, answer_to=params.answer_to)
     try:
         async with asyncio.timeout(params.timeout_ms / 1000):
@@ -84,13 +85,13 @@ async def wait(services: Services, connection: Connection, params: WaitParams) -
 
 async def complete(services: Services, connection: Connection, params: CompleteParams) -> Completed:
     """Finish a claimed message."""
-    connection.identity.check_reader(params.subject)
+    services.replies.check_reader(connection, params.subject, leftovers=True)
     late = await services.deliveries.complete(params.subject, params.id, late=params.late)
     return Completed(late=True if late else None)
 
 
 async def fail_claim(services: Services, connection: Connection, params: FailParams) -> Done:
     """Make a dead letter of a claimed message."""
-    connection.identity.check_reader(params.subject)
+    services.replies.check_reader(connection, params.subject, leftovers=True)
     await services.deliveries.fail_claim(params.subject, params.id, params.reason)
     return Done()

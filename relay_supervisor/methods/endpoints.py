@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 from relay_core.endpoints import Endpoint
 from relay_core.errors import AccessDenied, NotFound
 from relay_core.protocol import (
     Done,
     Endpoints,
+    ListParams,
     Mailboxes,
     Nothing,
+    OpenReplyParams,
     PatternParams,
+    ReplyMailbox,
     SignalParams,
     SubjectParams,
     Subscribed,
@@ -19,37 +20,50 @@ from relay_core.protocol import (
 )
 from relay_core.signals import Signal
 from relay_core.subjects import validate_subject
+from relay_supervisor.agents import page_of
 from relay_supervisor.connection import Connection
-from relay_supervisor.identity import REPLY_PREFIX
 from relay_supervisor.services import Services
 
 
 async def register(services: Services, connection: Connection, params: SubjectParams) -> Endpoint:
-    """Give a subject a mailbox that lasts; one under ``relay.reply.`` lasts as long as the connection."""
+    """Give a subject a mailbox that lasts; reply mailboxes are made by `replies.open`."""
     subject = params.subject
-    if not subject.startswith(REPLY_PREFIX):
-        connection.identity.check_reader(subject)
-        return await services.relay.register_endpoint(subject)
     validate_subject(subject)
-    if _holders(services, subject) - {connection}:
-        raise AccessDenied(f"{subject} is another's: choose a random name", code="subject_not_yours", subject=subject)
-    connection.on_closed(lambda: _leave(services, connection), key=_leave)
-    connection.identity.replies.add(subject)  # before anything waits, so that nobody else can take it meanwhile
+    services.replies.check_reader(connection, subject)
+    mailboxes = services.relay.bus.mailboxes
+    who = connection.identity
+    if who.pattern is not None and mailboxes.endpoint(subject) is None:
+        most = services.relay.bus.config.limits.max_endpoints_per_token
+        if len(mailboxes.select(who.pattern)) >= most:
+            raise AccessDenied(
+                f"there are {most} endpoints of {who.pattern} already (limits.maxEndpointsPerToken): "
+                "unregister those that are not needed any more",
+                code="too_many",
+                subject=subject,
+            )
     return await services.relay.register_endpoint(subject)
 
 
 async def unregister(services: Services, connection: Connection, params: SubjectParams) -> Done:
     """Stop routing to a subject; its mail stays."""
-    connection.identity.check_reader(params.subject)
+    services.replies.check_reader(connection, params.subject, leftovers=True)
     await services.relay.unregister_endpoint(params.subject)
-    connection.identity.replies.discard(params.subject)
+    services.replies.close(connection, params.subject)
     return Done()
 
 
-def list_endpoints(services: Services, connection: Connection, params: Nothing) -> Endpoints:
-    """List the endpoints; the private ones of others are nobody's business."""
-    found = services.relay.endpoints()
-    return Endpoints(endpoints=[one for one in found if not one.subject.startswith(REPLY_PREFIX)])
+async def open_reply(services: Services, connection: Connection, params: OpenReplyParams) -> ReplyMailbox:
+    """Make a reply mailbox for the connection, or give it the one of a key."""
+    subject, key = await services.replies.open(connection, params.key)
+    return ReplyMailbox(subject=subject, key=key)
+
+
+def list_endpoints(services: Services, connection: Connection, params: ListParams) -> Endpoints:
+    """List the endpoints but reply mailboxes, which are private."""
+    mailboxes = services.relay.bus.mailboxes
+    names = page_of(mailboxes.names(), params.cursor, params.limit + 1)
+    found = [mailbox.endpoint() for name in names[: params.limit] if (mailbox := mailboxes.endpoint(name)) is not None]
+    return Endpoints(endpoints=found, cursor=found[-1].subject if len(names) > params.limit else None)
 
 
 def list_mailboxes(services: Services, connection: Connection, params: Nothing) -> Mailboxes:
@@ -67,7 +81,8 @@ def send_signal(services: Services, connection: Connection, params: SignalParams
 
 def subscribe_signals(services: Services, connection: Connection, params: PatternParams) -> Subscribed:
     """Pass on the signals of a pattern; those that come while the client does not read are dropped."""
-    connection.identity.check_reader(params.pattern)
+    services.replies.check_reader(connection, params.pattern)
+    services.check_subscriptions(connection)
     subscription_id = services.relay.bus.new_id()
 
     def pass_on(subject: str, signal: Signal) -> None:
@@ -86,18 +101,3 @@ def unsubscribe_signals(services: Services, connection: Connection, params: Subs
         raise NotFound(f"this connection has no subscription {params.subscription_id}", what=params.subscription_id)
     subscription.close()
     return Done()
-
-
-def _leave(services: Services, connection: Connection) -> None:
-    services.tasks.start(_forget(services, connection), name="forget reply mailboxes")
-
-
-async def _forget(services: Services, connection: Connection) -> None:
-    for subject in connection.identity.replies:
-        if not _holders(services, subject):  # its client may be back already, on another connection
-            with suppress(NotFound):
-                await services.relay.unregister_endpoint(subject)
-
-
-def _holders(services: Services, subject: str) -> set[Connection]:
-    return {connection for connection in services.connections if subject in connection.identity.replies}

@@ -28,6 +28,8 @@ def publish(services: Services, connection: Connection, params: PublishParams) -
     publication.reply_to = params.reply_to
     publication.overrides = params.budget
     publication.parent_id = params.parent_id
+    publication.reader = connection.identity.reader
+    services.replies.check_reply_to(connection, publication)
     if params.dedupe_id is not None:
         publication.dedupe = dedupe_key(params.sender, params.dedupe_id)
     return bus.begin(publication)

@@ -68,7 +68,14 @@ def ack(agent: Agent, arguments: Arguments) -> Steps:
 
 def list_all(agent: Agent, arguments: Arguments) -> Steps:
     """List who is there."""
-    agents = (yield Ask("agents.list", {}))["agents"]
+    agents: list[dict[str, Any]] = []
+    params: dict[str, Any] = {}
+    while True:
+        page = yield Ask("agents.list", params)
+        agents += page["agents"]
+        if page.get("cursor") is None:
+            break
+        params = {"cursor": page["cursor"]}
     people = (yield Ask("agents.people", {"subject": agent.subject}))["people"]
     lines = [_describe(one, agent) for one in agents]
     reached = ", ".join(one_line(one) for one in people) or "nobody"

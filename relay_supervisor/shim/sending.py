@@ -65,7 +65,7 @@ def ask(agent: Agent, arguments: Arguments) -> Steps:
         )
     agent.read(answer, handle=False)
     failed = _is_failure(answer)
-    head = f"Your message {asked} was not handled. Why:\n" if failed else f"Answer to your message {asked}:\n"
+    head = f"Your message {asked} was not handled. Why:\n" if failed else _head(asked, to, str(answer.get("from")))
     tail = "\nIt stays in your inbox: relay_ack it." if is_cut(answer) else ""
     yield Say(f"{head}{show_message(answer, Fence())}{tail}", is_error=failed)
     if not tail:
@@ -149,6 +149,12 @@ def _look_up(agent: Agent, wanted: str) -> Generator[Ask | Say, Any, dict[str, A
     params = {"subject": agent.subject, "after": wanted[:-1], "limit": _NEIGHBOURS}
     page: list[dict[str, Any]] = (yield Ask("inbox.peek", params))["messages"]
     return next((one for one in page if one["id"] == wanted), None)
+
+
+def _head(asked: str, to: str, sender: str) -> str:
+    """Return what stands above an answer: who wrote it, if it is not the one who was asked."""
+    other = "" if sender == to else f", from {one_line(sender)} (you asked {one_line(to)})"
+    return f"Answer to your message {asked}{other}:\n"
 
 
 def _is_failure(envelope: dict[str, Any]) -> bool:

@@ -145,7 +145,7 @@ async def test_what_is_said_to_hold_at_once_does_and_what_needs_a_restart_waits_
         assert (await relay.publish(A, "x" * 50, sender=B)).delivered_to == 1
         changes: dict[str, Any] = {
             "durability": "os",
-            "limits": {"maxPayloadBytes": 40, "dedupeEntries": 0},
+            "limits": {"maxPayloadBytes": 40, "dedupeEntries": 0, "maxBroadcastBytes": 2000},
             "budget": {"maxHops": 2},
             "reliability": {"rateLimit": {"maxPerWindow": 3}, "backpressure": {"maxMailboxSize": 2}},
         }
@@ -154,6 +154,10 @@ async def test_what_is_said_to_hold_at_once_does_and_what_needs_a_restart_waits_
         with pytest.raises(InvalidPayload):
             await relay.publish(A, "x" * 50, sender=B)
         assert said["limits.maxPayloadBytes"].startswith("lower: at once")
+        await relay.register_endpoint(B)
+        with pytest.raises(InvalidPayload, match="maxBroadcastBytes"):
+            await relay.publish("relay.agent.*", 1, sender="relay.agent.d")
+        assert said["limits.maxBroadcastBytes"] == AT_ONCE
         last = await relay.publish(A, "2", sender=B)
         assert (await relay.inbox(A))[-1].budget.max_hops == 2
         assert said["budget.maxHops"] == AT_ONCE

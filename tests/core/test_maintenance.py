@@ -291,9 +291,9 @@ async def test_any_number_of_mailboxes_is_dropped_and_others_are_let_in(relay: R
     async def ignore(envelope: Envelope) -> None:
         pass
 
-    async with await relay.subscribe("relay.reply.*", ignore):
+    async with await relay.subscribe("relay.once.*", ignore):
         for number in range(100):
-            await relay.publish(f"relay.reply.{number}", 1, sender=SENDER)
+            await relay.publish(f"relay.once.{number}", 1, sender=SENDER)
         await relay.idle()
         turns = 0
         async with asyncio.TaskGroup() as group:
@@ -309,8 +309,8 @@ async def test_a_dropped_mailbox_keeps_no_subscription(relay: RelayCore) -> None
     async def ignore(envelope: Envelope) -> None:
         pass
 
-    subscription = await relay.subscribe("relay.reply.*", ignore)
-    await relay.publish("relay.reply.1", 1, sender=SENDER)
+    subscription = await relay.subscribe("relay.once.*", ignore)
+    await relay.publish("relay.once.1", 1, sender=SENDER)
     await relay.idle()
     assert await relay.maintenance.drop_empty_mailboxes() == 1
     await subscription.close()

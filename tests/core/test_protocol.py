@@ -65,6 +65,8 @@ EXAMPLES: dict[type[Params], list[Params]] = {
         protocol.AddAgentParams(subject=A),
         protocol.AddAgentParams(subject=A, description="sums", cwd="/home/me"),
     ],
+    protocol.ListParams: [protocol.ListParams(), protocol.ListParams(limit=1, cursor=A)],
+    protocol.OpenReplyParams: [protocol.OpenReplyParams(), protocol.OpenReplyParams(key="k" * 64)],
     protocol.CompleteParams: [protocol.CompleteParams(subject=A, id="m")],
     protocol.FailParams: [protocol.FailParams(subject=A, id="m", reason="why")],
     protocol.SignalParams: [
@@ -187,7 +189,7 @@ class TestTable:
         [
             ("publish", {"subject", "from", "payload"}, {"replyTo", "budget", "parentId", "dedupeId"}),
             ("endpoints.register", {"subject"}, set()),
-            ("endpoints.list", set(), set()),
+            ("endpoints.list", set(), {"limit", "cursor"}),
             ("inbox.peek", {"subject"}, {"limit", "after"}),
             ("inbox.claim", {"subject"}, {"limit", "leaseMs", "ids"}),
             ("inbox.complete", {"subject", "id"}, {"late"}),

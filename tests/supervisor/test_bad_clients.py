@@ -243,7 +243,7 @@ async def test_every_line_has_its_own_deadline(supervisor: Supervisor, monkeypat
 @pytest.mark.parametrize(
     ("begin", "given", "end", "named"),
     [
-        ("endpoints.register", {"subject": "relay.reply.mine"}, "endpoints.unregister", "subject"),
+        ("replies.open", {}, "endpoints.unregister", "subject"),
         ("state.watch", {}, "state.unwatch", "watchId"),
         ("subscribe", {"pattern": A}, "unsubscribe", "subscriptionId"),
         ("signal.subscribe", {"pattern": A}, "signal.unsubscribe", "subscriptionId"),

@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import termios
@@ -120,8 +121,13 @@ def test_wait_prints_the_answer(relay: Relay, as_json: bool) -> None:
     asking = relay.start("publish", "relay.agent.asked", "1", *ME, "--wait", *(["--json"] if as_json else []))
     question = json.loads(first_line(reader))
     end(reader)
+    for forged in (question["replyTo"], "relay.reply.>"):
+        refused = relay.real("publish", forged, '"forged"', "--from", "relay.agent.stranger", code=4)
+        assert "only from a recipient of the question" in refused.err
     relay.publish(question["replyTo"], {"content": "pong"}, "relay.agent.asked", parentId=question["id"])
-    answer = end(asking).json
+    ran = end(asking)
+    assert re.search(r"relay: answer [0-9A-Z]{26} from relay\.agent\.asked\n", ran.err)
+    answer = ran.json
     assert (answer["payload"] if as_json else answer) == {"content": "pong"}
     if as_json:
         assert answer["from"] == "relay.agent.asked"

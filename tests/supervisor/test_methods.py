@@ -32,7 +32,7 @@ COVERED: dict[str, set[str]] = {
     "subscriptions": {"subscribe", "unsubscribe", "start", "ack", "fail"},
     "inbox": {"inbox.peek", "inbox.claim", "inbox.wait", "inbox.complete", "inbox.fail"},
     "signals": {"signal.send", "signal.subscribe", "signal.unsubscribe"},
-    "endpoints": {"endpoints.register", "endpoints.unregister", "endpoints.list", "mailboxes.list"},
+    "endpoints": {"endpoints.register", "endpoints.unregister", "endpoints.list", "mailboxes.list", "replies.open"},
     "agents": {"agents.add", "agents.remove", "agents.list", "agents.people"},
     "deadletters": {
         f"deadletters.{word}" for word in ("list", "summaries", "groups", "get", "edit", "purge", "export")
@@ -268,9 +268,17 @@ async def test_endpoints(bench: Bench) -> None:
     assert await bench.call("endpoints.register", subject=B) == endpoint
     assert await bench.refusal("endpoints.register", subject="relay.*") == ("InvalidSubject", "invalid_subject")
     assert [one["subject"] for one in (await bench.call("endpoints.list"))["endpoints"]] == [A, B]
+    page = await bench.call("endpoints.list", limit=1)
+    assert ([one["subject"] for one in page["endpoints"]], page["cursor"]) == ([A], A)
+    rest = await bench.call("endpoints.list", limit=1, cursor=page["cursor"])
+    assert ([one["subject"] for one in rest["endpoints"]], "cursor" in rest) == ([B], False)
+    reply = await bench.call("replies.open")
+    assert await bench.call("replies.open", key=reply["key"]) == reply
+    assert await bench.call("endpoints.unregister", subject=reply["subject"]) == {}
+    await bench.call("replies.open", key=reply["key"])
     await bench.call("publish", {**PUBLISH, "subject": B})
     rows = (await bench.call("mailboxes.list"))["mailboxes"]
-    assert [(row["subject"], row["depth"]) for row in rows] == [(A, 0), (B, 1)]
+    assert [(row["subject"], row["depth"]) for row in rows] == [(A, 0), (B, 1), (reply["subject"], 0)]
     assert await bench.call("endpoints.unregister", subject=B) == {}
     assert await bench.refusal("endpoints.unregister", subject=B) == NOT_FOUND
     assert [one["subject"] for one in (await bench.call("endpoints.list"))["endpoints"]] == [A]

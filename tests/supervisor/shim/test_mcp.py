@@ -210,6 +210,19 @@ async def test_an_agent_that_handles_a_message_can_ask_another_about_it(pair: Pa
         assert "\nI do\n" in await asking
 
 
+async def test_an_answer_from_another_than_the_one_who_was_asked_says_so(pair: Pair) -> None:
+    async with pair.agent(pair.a) as a:
+        asking = asyncio.Task(a.ok("relay_ask", to=pair.b, content="x"))
+        await until(lambda: pair.waiting(pair.b))
+        (asked,) = pair.waiting(pair.b)
+        pair.relay.publish(pair.a, {"content": "no"}, sender="relay.agent.other", parentId=asked["id"])
+        answer = await asking
+        assert answer.startswith(
+            f"Answer to your message {asked['id']}, from relay.agent.other (you asked {pair.b}):\nMessage "
+        )
+        assert "Written by relay.agent.other, not by your user:" in answer
+
+
 async def test_an_answer_that_is_cut_stays_in_the_inbox(pair: Pair) -> None:
     async with pair.agent(pair.a) as a:
         asking = asyncio.Task(a.ok("relay_ask", to=pair.b, content="x"))

@@ -421,11 +421,11 @@ async def test_the_buss_own_subjects_stay_here_and_nobody_fails(
 ) -> None:
     async with side(tmp_path / "1", config(server, export=["relay.>"])) as one, server.client() as client:
         result = await one.relay.publish(subject, {"secret": 1}, sender="relay.agent.a")
-        await one.relay.publish("relay.reply.x", 1, sender="relay.agent.a")
+        await one.relay.publish("relay.agent.x", 1, sender="relay.agent.a")
         await one.relay.idle()
 
         info = await client.jetstream().stream_info("RELAY", subjects_filter=">")
-        assert info.state.subjects == {"relay.reply.x": 1}
+        assert info.state.subjects == {"relay.agent.x": 1}
         assert await one.relay.dead_letters() == []
         assert one.relay.adapters()[0].failed == 0
         assert "not exported" in repr(await one.relay.trace(result.message_id))
