@@ -58,7 +58,7 @@ class LiveMailbox(WireModel):
     kind: str
     """``endpoint``, ``adapter``, ``subscription`` (read without an endpoint) or ``none`` (has dead letters alone)."""
     registered: bool
-    """False if it only keeps what it has."""
+    """Whether messages are routed to it; False if it only keeps its mail, as after its adapter was removed."""
     depth: int
     """Messages that wait in ``new/``."""
     claimed: int

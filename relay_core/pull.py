@@ -92,6 +92,7 @@ class Pull:
         item.delivery.status = Status.DONE
         item.delivery.handled_ms = float(bus.clock.now_ms())
         bus.recorder.handled(item.delivery)
+        self._settled(item, True)
         return False
 
     async def fail(self, subject: str, message_id: str, reason: str, code: str) -> None:
@@ -107,6 +108,12 @@ class Pull:
             mailbox.claimed[message_id] = item
             self._taken.add(item)
             raise storage_error("park a message in", mailbox.maildir.path, error) from error
+        self._settled(item, False)
+
+    def _settled(self, item: Item, handled: bool) -> None:
+        """Tell a replay that waits for it how a message ended."""
+        if (told := self._bus.handling.on_settled) is not None:
+            told(item, handled)
 
     def _mailbox(self, subject: str) -> Mailbox:
         validate_subject(subject)
@@ -170,6 +177,7 @@ class Pull:
         now = bus.clock.now_ms()
         if now > taken.envelope.budget.ttl:
             await bus.parking.park(mailbox, taken, code=Code.EXPIRED, reason="message expired (TTL)")
+            self._settled(taken, False)
             return None
         self._taken.add(taken)
         taken.delivery.claimed_ms = float(now)

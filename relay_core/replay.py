@@ -10,7 +10,8 @@
    so two plans over one message never double it.
 4. A run waits by itself while a breaker is open or pressure is above the warning. A canary run
    tries 1, then 10, then the rest, and stops when any of the first eleven fails.
-5. A message counts as delivered once it is handled, or just stored where nobody handles.
+5. A message counts as delivered once it is handled, or stored where no handler is. A canary wants more: there it
+   waits until a consumer has acknowledged or failed the message (pull.py), and says so while no consumer has taken it.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from relay_core.payload import encode_payload
 from relay_core.pipeline import RateLimit, Stamp, Validate, run_pipeline
 from relay_core.publication import Publication
 from relay_core.replay_judge import Judge, before_delivery, renewed
-from relay_core.replay_plan import REPLAYABLE, PlanItem, ReplayPlan
+from relay_core.replay_plan import REPLAYABLE, PlanItem, ReplayPlan, Verdict
 from relay_core.replay_run import Answer, ReplayRun
 from relay_core.results import PublishResult, Reason
 from relay_core.subjects import is_pattern
@@ -162,10 +163,11 @@ class Replays:
                 bus.recorder.removed(bus.dead_letters.delivery(mailbox, letter, Status.REPLACED))
         return result
 
-    async def put_back(self, item: PlanItem, *, fresh_budget: bool) -> Answer | str | None:
+    async def put_back(self, item: PlanItem, *, fresh_budget: bool, acknowledged: bool) -> Answer | str | PlanItem:
         """Put one dead letter back on its way.
 
-        Returns the answer to come, or what must be waited for first, or None if it is to be left alone.
+        Returns the answer to come, or what must be waited for first, or the item with the verdict for which it is left
+        alone.
 
         Raises:
             StorageError: if the disk refuses; the dead letter stays.
@@ -174,30 +176,38 @@ class Replays:
         try:
             mailbox, letter = await asyncio.to_thread(bus.dead_letters.find, item.message_id, item.endpoint_hash)
         except NotFound:
-            return None
+            return _now(item, Verdict.ALREADY_REPLAYED)
         with self._alone(mailbox, letter.message_id) as is_mine:
             envelope = letter.envelope
-            if not is_mine or envelope is None:
-                return None
-            if self._judge.judge(letter, fresh_budget=fresh_budget).verdict not in REPLAYABLE:
-                return None
+            if not is_mine:
+                return _now(item, Verdict.ALREADY_REPLAYED)
+            judged = self._judge.judge(letter, fresh_budget=fresh_budget)
+            if envelope is None or judged.verdict not in REPLAYABLE:
+                return judged
             blocked = self._judge.blocked(self._judge.targets(letter))
             if blocked is not None:
                 return blocked
             if letter.stage == "gate":
                 try:
-                    return await self._publish_again(mailbox, letter, envelope, fresh_budget)
+                    answer = await self._publish_again(mailbox, letter, envelope, fresh_budget)
                 except AccessDenied:  # since it was judged, a rule or a binding has changed
-                    return None
-            return await self._store_again(mailbox, letter, envelope, fresh_budget)
+                    return _now(item, Verdict.DENIED)
+            else:
+                answer = await self._store_again(mailbox, letter, envelope, fresh_budget)
+        if isinstance(answer, Answer):
+            self.look(answer, acknowledged=acknowledged)
+        return answer
 
-    def look(self, answer: Answer) -> None:
-        """Answer for targets that will not: where nobody handles, or other hands took the message."""
+    def look(self, answer: Answer, *, acknowledged: bool = False) -> None:
+        """Answer for targets that will not: without a handler, or whose message another process took.
+
+        With `acknowledged`, a message that waits without a handler is not answered for: a consumer may yet take it.
+        """
         for mailbox in answer.awaited():
             if answer.message_id in mailbox.claimed:
                 continue  # also while it is on its way to failed/, and on disk there already
             where = mailbox.maildir.whereabouts(answer.message_id)
-            if CUR not in where and not (NEW in where and mailbox.is_handled):
+            if CUR not in where and not (NEW in where and (mailbox.is_handled or acknowledged)):
                 self._answer(answer.message_id, mailbox.hash, FAILED not in where)
 
     def forget(self, answer: Answer) -> None:
@@ -251,7 +261,6 @@ class Replays:
         if (error := change.failure(0)) is not None:
             self.forget(answer)
             raise storage_error("replay to", mailbox.maildir.path, error) from error
-        self.look(answer)
         return answer
 
     async def _publish_again(
@@ -275,7 +284,6 @@ class Replays:
         refused |= {one.target.mailbox.hash for one in publication.unstored or ()}
         for target in refused:
             self._answer(envelope.id, target, False)
-        self.look(answer)
         return answer
 
     def _publication(self, mailbox: Mailbox, letter: DeadLetter, envelope: Envelope, fresh_budget: bool) -> Publication:
@@ -334,6 +342,11 @@ class Replays:
         answer = self._answers.pop((message_id, target), None)
         if answer is not None:
             answer.note(target, handled)
+
+
+def _now(item: PlanItem, verdict: str) -> PlanItem:
+    """Return an item with the verdict that a run found."""
+    return item.model_copy(update={"verdict": verdict, "detail": None})
 
 
 def _was_stored(publication: Publication) -> bool:

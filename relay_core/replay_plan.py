@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, overload
 
-from pydantic import PrivateAttr, field_serializer
+from pydantic import Field, PrivateAttr, field_serializer
 
 from relay_core.deadletters import DeadLetter
 from relay_core.model import WireModel, trusted
@@ -162,6 +162,10 @@ class ReplayPlan(WireModel):
         """Return where the items are that a run acts on."""
         return [at for at, verdict in enumerate(self._verdicts()) if verdict in REPLAYABLE]
 
+    def skips(self) -> Counter[str]:
+        """Return how many items a run leaves alone, by verdict."""
+        return Counter(verdict for verdict in self._verdicts() if verdict not in REPLAYABLE)
+
     def _verdicts(self) -> Iterator[str]:
         if isinstance(self.items, PlanRows):
             return self.items.verdicts()
@@ -175,14 +179,17 @@ class ReplayOutcome(WireModel):
     """What became of a plan."""
 
     delivered: int
-    """Handled, or stored where nobody handles."""
+    """Handled, or stored where no handler is; of a canary's steps, acknowledged there."""
     failed: int
     """Dead letters again."""
     skipped: int
     """Left as they were: not to be replayed, or not reached."""
     state: RunState = "finished"
-    """``waiting`` is for a breaker or a full mailbox; ``stopped`` is an end before all were tried."""
+    """``waiting`` is for a breaker, a full mailbox or an acknowledgement; ``paused`` is by the operator, or while no
+    consumer has taken a canary's message; ``stopped`` is an end before all were tried."""
     detail: str | None = None
     """What a run waits for, or why it stopped."""
     total: int = 0
     """Items of the plan."""
+    skips: dict[str, int] = Field(default_factory=dict)
+    """Skipped items that the run looked at, by their verdict at that time, most first."""

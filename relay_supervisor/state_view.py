@@ -20,7 +20,7 @@ from relay_core.live_state import LiveBreaker, LiveMailbox, LiveSender, LiveThro
 from relay_core.mailbox import Mailbox
 from relay_core.model import WireModel
 from relay_core.operations import ConfiguredAdapter, JobState
-from relay_core.state import breaker_states
+from relay_core.state import breaker_states, is_registered
 
 SHOWN_SECS = 60
 """Of throughput, second by second."""
@@ -91,7 +91,7 @@ class StateView:
         return (
             mailbox.subject,
             about.kind,
-            about.registered,
+            is_registered(self.relay.bus, mailbox),
             mailbox.depth,
             len(mailbox.claimed),
             mailbox.dead,

@@ -34,7 +34,7 @@ from relay_core.events import EventKind, read_events
 from relay_core.replay_run import ReplayRun
 from relay_core.subjects import subject_hash
 from relay_core.testing import FakeClock
-from tests.core.sample_adapter import eventually
+from tests.core.sample_adapter import SampleAdapter, eventually, refuse
 
 A, B, C = "relay.agent.a", "relay.agent.b", "relay.agent.c"
 SENDER = "relay.agent.sender"
@@ -255,6 +255,55 @@ async def test_a_message_whose_endpoint_is_not_registered_any_more(relay: RelayC
     await relay.unregister_endpoint(A)
     (item,) = (await relay.plan_replay()).items
     assert (item.verdict, item.detail) == ("no_target", "the endpoint is not registered any more")
+
+
+async def failed_at_adapter(relay: RelayCore) -> str:
+    """Have an adapter fail a message; return its id."""
+    await relay.add_adapter(SampleAdapter(platform=refuse))
+    return (await relay.publish("relay.out.x", 1, sender=SENDER)).message_id
+
+
+async def test_a_message_whose_adapter_is_gone_has_no_target(relay: RelayCore) -> None:
+    message = await failed_at_adapter(relay)
+    assert verdicts(await relay.plan_replay()) == {message: "will_deliver"}
+    await relay.remove_adapter("sample")
+    plan = await relay.plan_replay()
+    assert [(item.verdict, item.detail) for item in plan.items] == [
+        ("no_target", "the adapter sample is not there any more")
+    ]
+    outcome = await relay.run_replay(plan.id)
+    assert (outcome.delivered, outcome.skipped, outcome.skips) == (0, 1, {"no_target": 1})
+    assert await letters(relay) == [message]
+
+
+async def test_an_adapter_that_goes_between_plan_and_run_leaves_the_dead_letter(relay: RelayCore) -> None:
+    message = await failed_at_adapter(relay)
+    plan = await relay.plan_replay()
+    await relay.remove_adapter("sample")
+    outcome = await relay.run_replay(plan.id)
+    assert (outcome.delivered, outcome.skipped, outcome.skips) == (0, 1, {"no_target": 1})
+    assert await letters(relay) == [message]
+    again = SampleAdapter()
+    await relay.add_adapter(again)
+    assert (await relay.run_replay((await relay.plan_replay()).id)).delivered == 1
+    assert again.got == [1]
+
+
+async def test_the_mailbox_of_a_removed_adapter_is_listed_until_it_is_empty(data_dir: Path, clock: FakeClock) -> None:
+    def states(relay: RelayCore) -> list[tuple[str, bool, int]]:
+        return [(one.subject, one.registered, one.failed) for one in relay.mailboxes() if one.kind == "adapter"]
+
+    subject = "relay.adapter.sample"
+    async with RelayCore(data_dir, config(), clock) as relay:
+        await failed_at_adapter(relay)
+        assert states(relay) == [(subject, True, 1)]
+    async with RelayCore(data_dir, config(), clock) as relay:  # started without the adapter
+        assert states(relay) == [(subject, False, 1)]
+        await relay.maintenance.drop_empty_mailboxes()
+        assert states(relay) == [(subject, False, 1)]
+        await relay.purge_dead_letters()
+        await relay.maintenance.drop_empty_mailboxes()
+        assert states(relay) == []
 
 
 async def test_a_message_that_the_budget_gate_would_stop_again(relay: RelayCore) -> None:
@@ -725,6 +774,64 @@ async def test_a_canary_that_does_well_is_followed_by_all(relay: RelayCore) -> N
     await dead_by_handler(relay, listener, 30)
     outcome = await relay.run_replay((await relay.plan_replay()).id, canary=True)
     assert (outcome.delivered, outcome.state) == (30, "finished")
+
+
+async def acknowledge(relay: RelayCore, *, fails: bool = False) -> list[Any]:
+    """Be a pull consumer that takes what waits; return the payloads."""
+    taken = await relay.claim(A, limit=100)
+    for one in taken:
+        await (relay.fail(A, one.id, "no") if fails else relay.complete(A, one.id))
+    return [one.payload for one in taken]
+
+
+async def test_a_canary_waits_for_the_acknowledgement_of_a_pull_consumer(relay: RelayCore) -> None:
+    await dead(relay, *range(30))
+    run = await start(relay, canary=True)
+    for step in ([0], list(range(1, 11))):
+        await eventually(lambda step=step: len(relay.bus.mailboxes.get(subject_hash(A)).waiting(50)) == len(step))  # type: ignore[misc,union-attr]
+        await eventually(lambda: run.progress().state == "paused")
+        assert run.progress().detail == (
+            f"the canary waits for an acknowledgement from {A}: no consumer has taken the message yet; "
+            "resume goes on without it"
+        )
+        assert await acknowledge(relay) == step
+    outcome = await run.wait()
+    assert (outcome.delivered, outcome.state) == (30, "finished")
+    assert await acknowledge(relay) == list(range(11, 30))
+
+
+async def test_a_canary_that_a_pull_consumer_fails_stops_the_replay(relay: RelayCore) -> None:
+    await dead(relay, *range(30))
+    run = await start(relay, canary=True)
+    await eventually(lambda: failed_files(relay) == 29)
+    assert await acknowledge(relay, fails=True) == [0]
+    outcome = await run.wait()
+    assert (outcome.failed, outcome.state) == (1, "stopped")
+    assert outcome.detail == "the canary failed: 29 not tried"
+    assert len(await letters(relay)) == 30
+
+
+async def test_a_canary_says_when_a_consumer_has_its_message(relay: RelayCore, clock: FakeClock) -> None:
+    await dead(relay, *range(3))
+    run = await start(relay, canary=True)
+    await eventually(lambda: run.progress().state == "paused")
+    (first,) = await relay.claim(A)
+    await advance_until(clock, lambda: run.progress().state == "waiting")
+    assert run.progress().detail == f"the canary waits for an acknowledgement from {A}"
+    await relay.complete(A, first.id)
+    assert (await run.wait()).delivered == 3
+
+
+@pytest.mark.parametrize("steer", ["resume", "cancel"])
+async def test_a_canary_that_no_consumer_takes_can_be_resumed_or_cancelled(relay: RelayCore, steer: str) -> None:
+    await dead(relay, *range(30))
+    run = await start(relay, canary=True)
+    await eventually(lambda: run.progress().state == "paused")
+    getattr(run, steer)()
+    outcome = await run.wait()
+    replayed = 30 if steer == "resume" else 1
+    assert (outcome.delivered, outcome.state) == (replayed, "finished" if steer == "resume" else "cancelled")
+    assert len(await acknowledge(relay)) == replayed
 
 
 # Waiting

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.supervisor.cli_runner import TIMEOUT_SECS, Relay, a_relay
+from tests.supervisor.cli_runner import TIMEOUT_SECS, Relay, a_relay, until
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +83,24 @@ def test_a_replay_is_planned_shown_and_run(relay: Relay) -> None:
     assert again in runs.out
     assert document["replays"][-1]["planId"] == again
     assert relay.waiting("relay.replay.a") == ["x"]
+
+
+def test_a_canary_says_that_it_waits_for_an_acknowledgement(relay: Relay) -> None:
+    subject = "relay.canary.a"
+    ids = dead(relay, *[subject] * 3)
+    relay.add(subject)
+    plan = relay("dlq", "replay", *ids, "--canary", "--no-wait", "--json").json["replay"]["planId"]
+    until(lambda: relay.waiting(subject) == ["x"])
+    until(lambda: f"waits for an acknowledgement from {subject}" in _why_paused(relay, plan))
+    claimed = relay("inbox", subject, "--claim", "--json").json["messages"]
+    relay("ack", subject, claimed[0]["id"])
+    until(lambda: relay("dlq", "runs", "--json").json["replays"][-1]["outcome"]["delivered"] == 3)
+    assert len(relay.waiting(subject)) == 2
+
+
+def _why_paused(relay: Relay, plan: str) -> str:
+    (outcome,) = [one["outcome"] for one in relay("dlq", "runs", "--json").json["replays"] if one["planId"] == plan]
+    return str(outcome["detail"]) if outcome["state"] == "paused" else ""
 
 
 def test_a_replay_needs_a_selection(relay: Relay) -> None:
