@@ -400,6 +400,7 @@ class Bus:
         self.limiter.update_config(self.config.reliability.rate_limit)
         self.breakers.update_config(self.config.reliability.circuit_breaker)
         self.dispatch.look_again(self.mailboxes)
+        self.recorder.limits_changed(self.mailboxes, self.config.reliability.backpressure)
         self.events.update_config(self.config.events)
 
     def _breaker_moved(self, key: str, old: CircuitState, new: CircuitState, why: str) -> None:

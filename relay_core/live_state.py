@@ -46,7 +46,7 @@ class LiveThroughput(WireModel):
     handle_us: Percentiles
     """From a handler's beginning to its end."""
     total_us: Percentiles
-    """From publish to a handler's end."""
+    """From publish, or from a replay's store, to a handler's end."""
     recent_us: Percentiles
     """From publish to a handler's end, over the last minute alone."""
 
@@ -64,7 +64,7 @@ class LiveMailbox(WireModel):
     claimed: int
     """Messages that somebody holds in ``cur/``."""
     failed: int
-    """Files in ``failed/``: dead letters and copies kept aside."""
+    """Files in ``failed/``: dead letters and kept copies of partial deliveries."""
     pressure: float
     """Share of `maxMailboxSize`, 0 to 1; 0 while backpressure is off."""
     oldest_at: int | None = None

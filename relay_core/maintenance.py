@@ -45,7 +45,7 @@ class Maintenance:
         before = self._bus.clock.now_ms() - self._bus.config.retention.dead_letter_ms
         store = self._bus.dead_letters
         meant = store.select(None, older_than_ms=before)
-        return await store.purge(await store.keys(meant, include_partial=True), meant)
+        return await store.purge(await store.keys(meant), meant)
 
     async def forget_traces(self) -> int:
         """Forget how old messages went; return how many deliveries."""

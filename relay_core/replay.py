@@ -25,7 +25,7 @@ import orjson
 
 from relay_core.budget import spend
 from relay_core.bus import Bus
-from relay_core.clock import parse_iso
+from relay_core.clock import iso, parse_iso
 from relay_core.commit import Change, Op
 from relay_core.deadletters import Code, DeadLetter, DeadLetterFilter
 from relay_core.delivery import Status
@@ -70,7 +70,7 @@ class Replays:
     async def plan(
         self, *, ids: Iterable[str] | None = None, filter: DeadLetterFilter | None = None, fresh_budget: bool = False
     ) -> ReplayPlan:
-        """Freeze a selection and say what a replay would do with each; copies kept aside only if asked for by id.
+        """Freeze a selection and say what a replay would do with each.
 
         Raises:
             NotFound: if an id was never a dead letter.
@@ -155,6 +155,7 @@ class Replays:
             publication.id = bus.new_id(publication.created_ms)
             publication.replay_of = message_id
             publication.replays = 0
+            publication.replayed_at = None
             if traced:
                 publication.trace_id, publication.parent_id = traced[0].trace_id, traced[0].parent_id
             result = await run_pipeline(self._stages, publication)
@@ -237,7 +238,9 @@ class Replays:
         budget = renewed(envelope.budget, now, bus.config.budget, fresh=fresh_budget)
         if fresh_budget:
             budget = spend(budget, mailbox.subject)
-        envelope = envelope.model_copy(update={"budget": budget, "replays": letter.replays + 1})
+        envelope = envelope.model_copy(
+            update={"budget": budget, "replays": letter.replays + 1, "replayed_at": iso(now)}
+        )
         data = encode_envelope(envelope)
         delivery = bus.dead_letters.delivery(mailbox, letter.model_copy(update={"envelope": envelope}), Status.NEW)
         delivery.replays = envelope.replays
@@ -299,6 +302,7 @@ class Replays:
         # It is stored now, however long ago it was made: times count on from when it was stamped.
         publication.started = bus.clock.monotonic() - (now - publication.created_ms) / 1000
         publication.replays = letter.replays + 1
+        publication.replayed_at = iso(now)
         budget = renewed(envelope.budget, now, bus.config.budget, fresh=fresh_budget)
         publication.budget = before_delivery(budget, mailbox.subject) if letter.stage == "target" else budget
         publication.replaces = Op("gone", mailbox.hash, mailbox.maildir, letter.message_id)

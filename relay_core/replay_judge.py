@@ -40,7 +40,7 @@ class Judge:
     async def plan(
         self, ids: Iterable[str] | None, filter: DeadLetterFilter | None, *, fresh_budget: bool
     ) -> ReplayPlan:
-        """Freeze a selection; copies kept aside are in it only if asked for by id.
+        """Freeze a selection, with the kept copies of partial deliveries that it means.
 
         Raises:
             NotFound: if an id was never a dead letter.
@@ -70,6 +70,7 @@ class Judge:
             detail=detail,
             failed_at=letter.failed_at,
             replays=letter.replays,
+            partial=letter.partial,
         )
 
     def targets(self, letter: DeadLetter) -> list[Mailbox]:
@@ -133,8 +134,8 @@ class Judge:
         judged = PlanRows()
         found: dict[str, tuple[int, ...]] = {}
         """What each name stands for, as places among those judged: plain numbers, since there may be many."""
-        keys = await store.keys(store.select(None, ids=ids), include_partial=True)
-        async for batch in store.read(keys, include_partial=True):
+        keys = await store.keys(store.select(None, ids=ids))
+        async for batch in store.read(keys):
             for letter in batch:
                 item = self.judge(letter, fresh_budget=fresh_budget)
                 accepted = meant.accepts(letter, item.endpoint_subject, parse_iso(letter.failed_at))

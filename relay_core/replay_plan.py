@@ -54,6 +54,8 @@ class PlanItem(WireModel):
     """When it had failed; None if it was not there any more."""
     replays: int | None = None
     """How often it had been replayed."""
+    partial: bool = False
+    """Whether other targets took the message: then it is this target's kept copy."""
 
 
 Key = tuple[str, str]
@@ -75,6 +77,10 @@ class PlanRows(Sequence[PlanItem]):
         """Yield the verdict of each item."""
         return (row[_VERDICT] for row in self._rows)
 
+    def partial(self) -> int:
+        """Return how many items are kept copies of partial deliveries."""
+        return sum(row[_PARTIAL] for row in self._rows)
+
     def __len__(self) -> int:
         return len(self._rows)
 
@@ -95,6 +101,7 @@ class PlanRows(Sequence[PlanItem]):
 
 _NAMES = tuple(PlanItem.model_fields)
 _VERDICT = _NAMES.index("verdict")
+_PARTIAL = _NAMES.index("partial")
 
 
 def _item(row: Row) -> PlanItem:
@@ -114,6 +121,8 @@ class PlanHead(WireModel):
     """How many items there are."""
     counts: dict[str, int]
     """Items by verdict, most first."""
+    partial: int = 0
+    """How many items are kept copies of partial deliveries."""
 
 
 class ReplayPlan(WireModel):
@@ -152,6 +161,9 @@ class ReplayPlan(WireModel):
             fresh_budget=self.fresh_budget,
             total=len(self.items),
             counts=dict(Counter(self._verdicts()).most_common()),
+            partial=self.items.partial()
+            if isinstance(self.items, PlanRows)
+            else sum(one.partial for one in self.items),
         )
 
     @field_serializer("items")

@@ -30,7 +30,7 @@ class MailboxState(WireModel):
     claimed: int
     """Messages that somebody holds in ``cur/``."""
     failed: int
-    """Files in ``failed/``: dead letters and copies kept aside."""
+    """Files in ``failed/``: dead letters and kept copies of partial deliveries."""
     pressure: float
     """Share of `maxMailboxSize`, 0 to 1; 0 while backpressure is off."""
     oldest_ms: int | None = None

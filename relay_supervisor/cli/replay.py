@@ -234,7 +234,10 @@ def _plan_lines(plan: ReplayPlan) -> Iterator[str]:
     yield f"plan {plan.id}: {', '.join(f'{number(count)} {verdict}' for verdict, count in verdicts.most_common())}"
     yield from table(
         ["ID", "VERDICT", "TARGET", "DETAIL"],
-        [[item.message_id, _verdict(item.verdict), item.endpoint_subject, item.detail] for item in plan.items[:_SHOWN]],
+        [
+            [item.message_id, _verdict(item.verdict), item.endpoint_subject, "partial" if item.partial else item.detail]
+            for item in plan.items[:_SHOWN]
+        ],
     )
     if len(plan.items) > _SHOWN:
         yield f"... and {number(len(plan.items) - _SHOWN)} more (--json has all)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,12 @@ from relay_core import (
     StorageError,
     replay,
 )
+from relay_core.clock import iso
 from relay_core.events import EventKind, read_events
 from relay_core.replay_run import ReplayRun
 from relay_core.subjects import subject_hash
 from relay_core.testing import FakeClock
+from relay_core.trace_search import TraceSearch
 from tests.core.sample_adapter import SampleAdapter, eventually, refuse
 
 A, B, C = "relay.agent.a", "relay.agent.b", "relay.agent.c"
@@ -367,7 +370,9 @@ async def test_a_replay_goes_back_to_its_target_and_keeps_what_it_was(either: Re
     (after,) = listener.envelopes
     assert other.got == []
     renewed = before.envelope.budget.model_copy(update={"ttl": clock.now_ms() + 3_600_000})
-    assert after == before.envelope.model_copy(update={"budget": renewed, "replays": 1})
+    assert after == before.envelope.model_copy(
+        update={"budget": renewed, "replays": 1, "replayed_at": iso(clock.now_ms())}
+    )
     assert (after.id, after.budget.hop_count, after.budget.ancestor_chain) == (message_id, 2, ("relay.agent.x", A))
     assert await letters(either) == []
     found = await span(either, message_id)
@@ -563,6 +568,62 @@ async def test_a_replay_is_an_event(data_dir: Path, clock: FakeClock) -> None:
     assert [event.message_id for event in events] == ids
 
 
+HOUR_US = 3_600_000_000
+
+
+@pytest.mark.parametrize("taker", ["handler", "pull", "after a restart"])
+@pytest.mark.parametrize("stage", ["target", "gate"])
+async def test_the_time_as_a_dead_letter_is_not_counted_as_waiting(
+    data_dir: Path, clock: FakeClock, taker: str, stage: str
+) -> None:
+    listener = Listener()
+    async with AsyncExitStack() as stack:
+        relay = await stack.enter_async_context(RelayCore(data_dir, config(), clock))
+        if stage == "target":
+            await relay.register_endpoint(A)
+            (message,) = await dead(relay, 1)
+        else:
+            message = (await relay.publish(A, 1, sender=SENDER)).message_id
+            await relay.register_endpoint(A)
+        clock.advance(24 * 3600)
+        if taker == "handler":
+            await relay.subscribe(A, listener)
+        assert (await relay.run_replay((await relay.plan_replay()).id)).delivered == 1
+        if taker == "after a restart":
+            await stack.aclose()
+            relay = await stack.enter_async_context(RelayCore(data_dir, config(), clock))
+        if taker != "handler":
+            clock.advance(60)
+            (taken,) = await relay.claim(A)
+            clock.advance(1)
+            await relay.complete(A, taken.id)
+        await relay.idle()
+        metrics = relay.metrics()
+        waited = 0 if taker == "handler" else 60_000_000
+        assert metrics.queue_us.count == 1
+        assert waited <= metrics.queue_us.longest <= metrics.total_us.longest < HOUR_US
+        (found,) = (await relay.search_traces(TraceSearch(id=message))).rows
+        assert found.total_us is not None
+        assert found.total_us < HOUR_US
+    told = [event for path in sorted((data_dir / "events").rglob("*.jsonl")) for event in read_events(path)]
+    (handled,) = [event for event in told if event.kind == EventKind.HANDLED]
+    assert handled.queue_us is not None
+    assert waited <= handled.queue_us < HOUR_US
+    assert [event.kind for event in told if max(event.total_us or 0, event.store_us or 0) >= HOUR_US] == []
+
+
+async def test_a_replay_is_no_message_in_any_count(data_dir: Path, clock: FakeClock) -> None:
+    async with RelayCore(data_dir, config(), clock) as relay:
+        await relay.publish(A, 1, sender=SENDER)  # no_match
+        await relay.register_endpoint(A)
+        await dead(relay, 2)
+        assert (await relay.run_replay((await relay.plan_replay()).id)).delivered == 2
+        assert (relay.metrics().publishes, relay.metrics().bytes) == (2, 2)
+    told = [event for path in sorted((data_dir / "events").rglob("*.jsonl")) for event in read_events(path)]
+    assert [event.status for event in told if event.kind == EventKind.PUBLISH] == ["no_subscriber", "accepted"]
+    assert sum(event.kind == EventKind.REPLAYED for event in told) == 2
+
+
 async def test_a_message_that_is_gone_when_its_turn_comes_is_skipped(relay: RelayCore) -> None:
     first, second = await dead(relay, 1, 2)
     plan = await relay.plan_replay()
@@ -629,9 +690,10 @@ async def test_a_copy_kept_aside_is_replayed_to_its_target_only(relay: RelayCore
     assert result.delivered_to == 1
     (box / "away").rename(box / "new")
     assert await relay.dead_letters() == []
-    assert (await relay.plan_replay()).items == ()
-    plan = await relay.plan_replay([result.message_id])
-    assert [(item.endpoint_subject, item.verdict) for item in plan.items] == [(B, "will_deliver")]
+    for plan in (await relay.plan_replay([result.message_id]), await relay.plan_replay()):
+        assert [(item.endpoint_subject, item.verdict, item.partial) for item in plan.items] == [
+            (B, "will_deliver", True)
+        ]
     assert (await relay.run_replay(plan.id)).delivered == 1
     for subject in (A, B):
         assert [envelope.id for envelope in await relay.inbox(subject)] == [result.message_id]
@@ -1190,6 +1252,8 @@ def test_plans_and_outcomes_are_json(clock: FakeClock) -> None:
         "id": UNKNOWN_ID,
         "createdAt": "2023-11-14T22:13:20.000Z",
         "freshBudget": False,
-        "items": [{"messageId": UNKNOWN_ID, "endpointHash": "x", "endpointSubject": A, "verdict": "denied"}],
+        "items": [
+            {"messageId": UNKNOWN_ID, "endpointHash": "x", "endpointSubject": A, "verdict": "denied", "partial": False}
+        ],
     }
     assert orjson.loads(orjson.dumps(ReplayPlan.model_validate(plan).to_wire())) == plan
