@@ -109,6 +109,10 @@ class Adapters:
         host = self._hosts.get(adapter_of(mailbox.subject))
         return host.lane(mailbox).consumers() if host is not None else ((), 0.0)
 
+    def has(self, mailbox: Mailbox) -> bool:
+        """Return True if the adapter that a mailbox belongs to is running, whatever its state."""
+        return adapter_of(mailbox.subject) in self._hosts
+
     def is_voice(self, sender: str, subject: str, origin: str | None) -> bool:
         """Tell whether this is a chat that speaks: its adapter brings in what somebody wrote there."""
         return origin is not None and sender == subject and self.owner_of_sender(sender) == origin

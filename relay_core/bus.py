@@ -469,6 +469,7 @@ class Bus:
         self.limiter.update_config(self.config.reliability.rate_limit)
         self.breakers.update_config(self.config.reliability.circuit_breaker)
         self.dispatch.look_again(self.mailboxes)
+        self.recorder.limits_changed(self.mailboxes, self.config.reliability.backpressure)
         self.events.update_config(self.config.events)
         self.journal.kept.max_bytes = self.config.retention.journal_bytes
         self.journal.kept.max_secs = self._remembered_ms() / 1000

@@ -335,7 +335,10 @@ class RelayCore:
         filter: DeadLetterFilter | None = None,
         include_partial: bool = False,
     ) -> list[DeadLetter]:
-        """Return dead letters, oldest first; of one endpoint (subject or hash) if given."""
+        """Return dead letters, oldest first; of one endpoint (subject or hash) if given.
+
+        The kept copies of partial deliveries come too if asked for.
+        """
         return await self.bus.dead_letters.all(endpoint, filter=filter, include_partial=include_partial)
 
     async def dead_letter_page(
@@ -394,7 +397,7 @@ class RelayCore:
         store = self.bus.dead_letters
         meant = store.select(filter, ids=ids, older_than_ms=older_than)
         if plan_id is None:
-            return await store.purge(await store.keys(meant, include_partial=True), meant)
+            return await store.purge(await store.keys(meant), meant)
         plan = self.replays.frozen(plan_id)
         return await store.purge(plan.keys(), meant, plan)
 

@@ -72,12 +72,12 @@ class DeadLetterStore:
     ) -> list[DeadLetter]:
         """Return dead letters, oldest first; of one endpoint (subject or hash) if given."""
         meant = self.select(filter)
-        keys = await self.keys(meant, include_partial=include_partial)
+        keys = await self.keys(meant)
         if endpoint is not None:
             mailbox = self._mailboxes.find(endpoint)
             keys = [key for key in keys if mailbox is not None and key[1] == mailbox.hash]
-        batches = self.read(keys, meant, include_partial=include_partial)
-        return [letter async for batch in batches for letter in batch]
+        batches = self.read(keys, meant)
+        return [letter async for batch in batches for letter in batch if include_partial or not letter.partial]
 
     def select(
         self,
@@ -89,11 +89,11 @@ class DeadLetterStore:
         """Return what is meant as things stand now."""
         return Selection.of(filter, self._clock.now_ms(), only=ids, failed_before=older_than_ms)
 
-    async def keys(self, meant: Selection, *, include_partial: bool = False) -> list[Key]:
+    async def keys(self, meant: Selection) -> list[Key]:
         """Return which files may be meant, oldest first; what fails later is not among them."""
         if not meant.can_be_damaged and not self._index.dirty:
             with suppress(sqlite3.Error, OSError):
-                return await self._index.run(lambda db: dead_letter_keys(db, meant, include_partial=include_partial))
+                return await self._index.run(lambda db: dead_letter_keys(db, meant))
         boxes = [box for box in self._mailboxes if box.dead and meant.accepts_mailbox(box.subject, box.hash)]
         return await asyncio.to_thread(_list_boxes, boxes, meant)
 
@@ -102,22 +102,19 @@ class DeadLetterStore:
         keys: list[Key],
         meant: Selection | None = None,
         *,
-        include_partial: bool = False,
         plan: ReplayPlan | None = None,
     ) -> AsyncIterator[list[DeadLetter]]:
         """Yield what lies under these keys, is meant and, with a plan, frozen in it, in their order, batch by batch."""
         for start in range(0, len(keys), _BATCH):
-            yield await asyncio.to_thread(self._read_batch, keys[start : start + _BATCH], meant, include_partial, plan)
+            yield await asyncio.to_thread(self._read_batch, keys[start : start + _BATCH], meant, plan)
 
-    def _read_batch(
-        self, keys: list[Key], meant: Selection | None, include_partial: bool, plan: ReplayPlan | None = None
-    ) -> list[DeadLetter]:
+    def _read_batch(self, keys: list[Key], meant: Selection | None, plan: ReplayPlan | None = None) -> list[DeadLetter]:
         letters = []
         for message_id, target in keys:
             mailbox = self._mailboxes.get(target)
             letter = self._read(mailbox, message_id) if mailbox is not None else None
-            if mailbox is None or letter is None or (letter.partial and not include_partial):
-                continue  # replayed or purged meanwhile, or kept aside
+            if mailbox is None or letter is None:
+                continue  # replayed or purged meanwhile
             if plan is not None and not plan.froze(letter):
                 continue  # it was replayed and has failed again
             if meant is None or meant.accepts(letter, mailbox.subject, parse_iso(letter.failed_at)):
@@ -159,7 +156,7 @@ class DeadLetterStore:
         until = self._clock.monotonic() + _LOOK_SECS
         found: list[DeadLetterSummary] = []
         for looked, row in enumerate(candidates, 1):
-            if self._read_batch([(row.message_id, row.endpoint_hash)], meant, False):
+            if self._read_batch([(row.message_id, row.endpoint_hash)], meant):
                 found.append(row)
             if len(found) == limit or self._clock.monotonic() > until:
                 return found, looked
@@ -189,7 +186,7 @@ class DeadLetterStore:
         else:
             page, total, cursor = await self.page(filter, after=after, limit=limit)
             keys = [(row.message_id, row.endpoint_hash) for row in page]
-            letters = await asyncio.to_thread(self._read_batch, keys, None, True)
+            letters = await asyncio.to_thread(self._read_batch, keys, None)
         fitting, _ = await asyncio.to_thread(_fitting, letters, room, False)
         if len(fitting) < len(letters):
             cursor = fitting[-1].cursor
@@ -207,13 +204,13 @@ class DeadLetterStore:
     ) -> tuple[list[DeadLetter], str | None]:
         """Return whole dead letters after a cursor in the order of their keys, and the cursor of what follows.
 
-        With a plan it is those that it froze; a copy kept aside is in one only if it was asked for.
+        With a plan it is those that it froze.
         """
         if after is not None:
             message_id, _, target = after.partition("/")
             keys = keys[bisect_right(keys, (message_id, target)) :]
         letters: list[DeadLetter] = []
-        async for batch in self.read(keys, meant, include_partial=plan is not None, plan=plan):
+        async for batch in self.read(keys, meant, plan=plan):
             fitting, used = await asyncio.to_thread(_fitting, batch[: limit - len(letters)], room, bool(letters))
             letters += fitting
             room -= used
@@ -222,7 +219,7 @@ class DeadLetterStore:
         return letters, None
 
     async def groups(self) -> list[DeadLetterGroup]:
-        """Return the dead letters by code and target, largest group first."""
+        """Return the dead letters by code and target, partial ones apart, largest group first."""
         return await self._index.run(dead_letter_groups)
 
     def find(self, message_id: str, endpoint: str | None = None) -> tuple[Mailbox, DeadLetter]:
@@ -242,7 +239,7 @@ class DeadLetterStore:
     async def purge(self, keys: list[Key], meant: Selection, plan: ReplayPlan | None = None) -> int:
         """Remove what lies under these keys, is meant and, with a plan, frozen in it. Return how many."""
         purged = 0
-        async for batch in self.read(keys, meant, include_partial=True, plan=plan):
+        async for batch in self.read(keys, meant, plan=plan):
             for letter in batch:
                 mailbox = self._mailboxes.get(letter.endpoint_hash)
                 try:

@@ -7,14 +7,15 @@ A dead letter is one file in a mailbox's ``failed/``::
 
 1. `stage` says what may be replayed: ``target`` is the target's own copy and goes back to that
    target; ``gate`` never had one and goes to its subject again.
-2. `partial` marks the copy of a target that failed while others took the message. It can be
-   replayed, but it is no dead letter and is listed only when asked for.
+2. `partial` marks the copy of a target that failed while others took the message. It is listed, planned, exported
+   and purged with dead letters, and marked, but not counted as one.
 3. A file that was no envelope has none here: its bytes stay beside the record as
    ``{id}.original``, and it cannot be replayed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, ClassVar, Literal
 
 import orjson
@@ -73,7 +74,7 @@ class DeadLetter(WireModel):
     stage: Literal["target", "gate"] = "target"
     """``target`` is the target's own copy and is replayed to it; ``gate`` had none and is replayed to its subject."""
     partial: bool = False
-    """Whether other targets took the message: then it is a copy kept aside."""
+    """Whether other targets took the message: then it is this target's kept copy, and not counted as a dead letter."""
 
     @property
     def cursor(self) -> str:
@@ -153,6 +154,8 @@ class DeadLetterSummary(WireModel):
     """How often it has been replayed."""
     size: int
     """Bytes of the payload as JSON."""
+    partial: bool = False
+    """Whether other targets took the message: then it is this target's kept copy."""
 
     @property
     def cursor(self) -> str:
@@ -161,7 +164,7 @@ class DeadLetterSummary(WireModel):
 
 
 class DeadLetterGroup(WireModel):
-    """Dead letters that share a code and a target."""
+    """Dead letters, or kept copies of partial deliveries, that share a code and a target."""
 
     code: str
     endpoint_hash: str
@@ -175,6 +178,18 @@ class DeadLetterGroup(WireModel):
     """Wall time in milliseconds at which the last of them failed."""
     sample_reason: str
     """The newest one's."""
+    partial: bool = False
+    """Whether other targets took these messages: then they are not counted as dead letters."""
+
+
+def group_key(code: str, endpoint_hash: str, *, partial: bool) -> str:
+    """Return the key of a group in the live state."""
+    return f"{code}/{endpoint_hash}/partial" if partial else f"{code}/{endpoint_hash}"
+
+
+def count_dead(groups: Iterable[DeadLetterGroup]) -> int:
+    """Return how many dead letters are in some groups, without the kept copies of partial deliveries."""
+    return sum(group.count for group in groups if not group.partial)
 
 
 def clean_reason(reason: str) -> str:

@@ -31,8 +31,8 @@ class Status:
     """Handled by some handlers, failed by others."""
     FAILED = "failed"
     """A dead letter in ``failed/``."""
-    ASIDE = "aside"
-    """In ``failed/`` too, but no dead letter: other targets took the message."""
+    PARTIAL_FAILURE = "partial_failure"
+    """In ``failed/`` too, but not counted as a dead letter: other targets took the message, which is `partial`."""
     REFUSED = "refused"
     """Turned away by a rule before anything was stored."""
     NO_SUBSCRIBER = "no_subscriber"
@@ -49,7 +49,7 @@ ON_DISK = {
     Status.NEW: NEW,
     Status.CUR: CUR,
     Status.FAILED: FAILED,
-    Status.ASIDE: FAILED,
+    Status.PARTIAL_FAILURE: FAILED,
     Status.NO_SUBSCRIBER: FAILED,
 }
 """Statuses whose message is a file, and where."""
@@ -126,7 +126,7 @@ def stored_delivery(
         max_hops=budget.max_hops,
         ancestors=budget.ancestor_chain,
         size=size,
-        stored_ms=sent,
+        stored_ms=parse_iso(envelope.replayed_at) if envelope.replayed_at is not None else sent,
         replays=envelope.replays,
         replay_of=envelope.replay_of,
     )
@@ -150,8 +150,8 @@ class Span(WireModel):
     """The message whose handling published this one."""
     status: str
     """``new`` (waits), ``cur`` (claimed), ``done``, ``partial`` (some handlers failed), ``failed`` (a dead letter),
-    ``aside`` (kept for replay; other targets took the message), ``no_subscriber`` (a dead letter for want of a target),
-    ``refused``, ``replaced`` (by an edited copy), ``purged``, or ``gone`` (ended, and how is not known)."""
+    ``partial_failure`` (kept for replay; other targets took the message), ``no_subscriber`` (a dead letter for want of
+    a target), ``refused``, ``replaced`` (by an edited copy), ``purged``, or ``gone`` (ended, and how is not known)."""
     code: str | None = None
     """Why it failed or was refused, as a stable word."""
     reason: str | None = None
@@ -198,13 +198,13 @@ class TraceSummary(WireModel):
     parent_id: str | None = None
     """The message whose handling published this one."""
     status: str
-    """The worst of its spans."""
+    """The worst of its spans; ``partial`` if that is a ``partial_failure``."""
     code: str | None = None
     """Of the first span that has one."""
     targets: int
     """How many spans it has."""
     total_us: int | None = None
-    """From publish to the last target's end; None while one is under way."""
+    """From publish (of a replayed span, from its replay) to the last target's end; None while one is under way."""
     size: int
     """Bytes of the payload as JSON."""
     replays: int = 0

@@ -89,6 +89,8 @@ class Envelope(WireModel):
     """The message this one is an edited copy of."""
     replays: Count = 0
     """How often an operator has replayed this message."""
+    replayed_at: str | None = None
+    """When that was last, as an ISO 8601 instant: it waits since then."""
     trace_id: str | None = None
     """The first message of the conversation, if that is another one."""
     parent_id: str | None = None
@@ -103,10 +105,11 @@ class Envelope(WireModel):
             raise ValueError("not a ULID")
         return value
 
-    @field_validator("created_at")
+    @field_validator("created_at", "replayed_at")
     @classmethod
-    def _created_at_is_instant(cls, value: str) -> str:
-        parse_iso(value)
+    def _is_instant(cls, value: str | None) -> str | None:
+        if value is not None:
+            parse_iso(value)
         return value
 
     @model_serializer(mode="wrap")

@@ -21,8 +21,10 @@ from pydantic import Field
 
 from relay_core.model import WireModel
 
-EVENT_SCHEMA_VERSION = 2
-"""2 has `depth` and `limit`, which version 1 wrote into the `detail` of pressure as ``depth/limit``."""
+EVENT_SCHEMA_VERSION = 3
+"""2 has `depth` and `limit`, which version 1 wrote into the `detail` of pressure as ``depth/limit``.
+Since 3, `bytes` is always the payload's size (of a message that was read back from disk it was the stored file's),
+`queueUs` and `totalUs` of a replay begin when it was stored again, and a replay under its own id has no `publish`."""
 MAX_DETAIL = 500
 RECENT = 200
 """The newest events that are kept at hand for whoever looks on."""
@@ -70,18 +72,18 @@ class Event(WireModel):
     code: str | None = None
     """Why, as a stable word."""
     store_us: int | None = None
-    """Until the message was durable."""
+    """From publish until the message was durable; not of a replay."""
     queue_us: int | None = None
-    """From stored until a handler began."""
+    """From stored, at the latest replay, until a handler began."""
     handle_us: int | None = None
     """From a handler's beginning to its end."""
     total_us: int | None = None
-    """From publish to the end of this step."""
+    """From publish, or from a replay's store, to the end of this step."""
     hop_count: int | None = None
     """Deliveries that the chain of messages has made."""
     calls_left: int | None = None
     bytes: int | None = None
-    """Of the payload as JSON."""
+    """Of the payload as JSON, in every kind of event."""
     adapter: str | None = None
     """Its id, if it is about one or goes to one."""
     detail: Annotated[str, Field(max_length=MAX_DETAIL)] | None = None

@@ -1,6 +1,6 @@
 """A publish whose caller waits for adapters to answer, and what a failed answer then means.
 
-1. One failure among targets that took the message is kept aside for replay (`partial`); if nothing
+1. One failure among targets that took the message is kept for replay (`partial`); if nothing
    took it, every failure is a dead letter. That is known only when all have answered or are overdue,
    so a failed copy stays claimed until then.
 2. A target that has not answered in time, or has put its copy back, has it still in line: the

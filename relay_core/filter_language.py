@@ -4,6 +4,7 @@ r"""The language of dead-letter filters: what an operator types, as terms that c
 2. ``FIELD=TEXT`` is the whole of a field, ``FIELD~TEXT`` a part of it in any case (`FIELDS`). The subjects in `to`,
    `from` and `subject` may be patterns after ``=``; `to` and `id` know a target by its hash as well.
 3. ``age>1h`` failed longer ago, ``age<10m`` sooner; ``replays>0`` was replayed before (``<`` and ``=`` too).
+   ``partial=yes`` is the kept copy of a target that failed while others took the message, ``partial=no`` is not.
 4. Everything else is part of the body, the payload's JSON text, in any case.
 5. There may be 200 terms, and any number of ids beside them.
 6. A text with spaces stands in double quotes; inside them ``\"`` and ``\\`` are a quote and a backslash.
@@ -27,6 +28,7 @@ FIELDS = {
     "id": "=~",
     "age": "<>",
     "replays": "<>=",
+    "partial": "=",
 }
 """Every field, and its operators."""
 
@@ -132,6 +134,10 @@ def _parse_term(text: str, at: int) -> tuple[Term, int]:
         if _COUNT.fullmatch(value) is None:
             raise FilterError(f"{value!r} is no number: write it like replays>0", head.end())
         return Term(field, op, int(value), negated), end
+    if field == "partial":
+        if value.lower() not in ("yes", "no"):
+            raise FilterError(f"{value!r} is neither yes nor no: write partial=yes or partial=no", head.end())
+        value = value.lower()
     return Term(field, op, value, negated), end
 
 

@@ -46,7 +46,7 @@ class LiveThroughput(WireModel):
     handle_us: Percentiles
     """From a handler's beginning to its end."""
     total_us: Percentiles
-    """From publish to a handler's end."""
+    """From publish, or from a replay's store, to a handler's end."""
     recent_us: Percentiles
     """From publish to a handler's end, over the last minute alone."""
 
@@ -58,13 +58,13 @@ class LiveMailbox(WireModel):
     kind: str
     """``endpoint``, ``adapter``, ``subscription`` (read without an endpoint) or ``none`` (has dead letters alone)."""
     registered: bool
-    """False if it only keeps what it has."""
+    """Whether messages are routed to it; False if it only keeps its mail, as after its adapter was removed."""
     depth: int
     """Messages that wait in ``new/``."""
     claimed: int
     """Messages that somebody holds in ``cur/``."""
     failed: int
-    """Files in ``failed/``: dead letters and copies kept aside."""
+    """Files in ``failed/``: dead letters and kept copies of partial deliveries."""
     pressure: float
     """Share of `maxMailboxSize`, 0 to 1; 0 while backpressure is off."""
     oldest_at: int | None = None

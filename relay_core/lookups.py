@@ -16,7 +16,8 @@ from relay_core.schema import transaction
 from relay_core.selection import Selection
 
 _COLUMNS = ", ".join(DELIVERY_COLUMNS)
-_DEAD = "status IN ('failed', 'no_subscriber')"
+_DEAD = "status IN ('failed', 'no_subscriber', 'partial_failure')"
+_PARTIAL = "status = 'partial_failure'"
 STATUSES_ON_DISK = ", ".join(f"'{status}'" for status in ON_DISK)
 """As the index `on_disk` has them."""
 
@@ -40,13 +41,15 @@ def conversation(db: sqlite3.Connection, trace_id: str, limit: int = 1000) -> li
 
 
 def dead_letter_groups(db: sqlite3.Connection) -> list[DeadLetterGroup]:
-    """Return the dead letters by code and target, largest group first."""
+    """Return the dead letters by code and target, partial ones apart, largest group first."""
     rows = db.execute(
-        f"""SELECT code, target, count(*) AS size, min(handled_ms), max(handled_ms),
-                   (SELECT target_subject || ' ' || reason FROM deliveries AS newest
+        f"""SELECT code, target, {_PARTIAL} AS partial, count(*) AS size, min(handled_ms), max(handled_ms),
+                   (SELECT target_subject || ' ' || ifnull(reason, '') FROM deliveries AS newest
                     WHERE {_DEAD} AND newest.code = dead.code AND newest.target = dead.target
+                    AND (newest.{_PARTIAL}) = (dead.{_PARTIAL})
                     ORDER BY handled_ms DESC LIMIT 1)
-            FROM deliveries AS dead WHERE {_DEAD} GROUP BY code, target ORDER BY size DESC, code, target"""
+            FROM deliveries AS dead WHERE {_DEAD} GROUP BY code, target, {_PARTIAL}
+            ORDER BY size DESC, code, target, partial"""
     )
     return [
         DeadLetterGroup(
@@ -54,11 +57,12 @@ def dead_letter_groups(db: sqlite3.Connection) -> list[DeadLetterGroup]:
             endpoint_hash=target,
             endpoint_subject=newest.partition(" ")[0],
             count=count,
+            partial=bool(is_partial),
             oldest_at=oldest_at,
             newest_at=newest_at,
             sample_reason=newest.partition(" ")[2],
         )
-        for code, target, count, oldest_at, newest_at, newest in rows
+        for code, target, is_partial, count, oldest_at, newest_at, newest in rows
     ]
 
 
@@ -73,7 +77,7 @@ def dead_letter_page(
         values += (message_id, target)
     rows = db.execute(
         f"""SELECT message_id, target, target_subject, subject, sender, ifnull(code, ''), ifnull(reason, ''),
-                   ifnull(handled_ms, sent_ms), replays, size
+                   ifnull(handled_ms, sent_ms), replays, size, {_PARTIAL}
             FROM deliveries INDEXED BY dead_letters WHERE {_DEAD} AND {where}
             ORDER BY message_id DESC, target DESC LIMIT ?""",
         [*values, limit],
@@ -91,19 +95,12 @@ def count_dead_letters(db: sqlite3.Connection, meant: Selection) -> int:
     return int(total)
 
 
-def dead_letter_keys(db: sqlite3.Connection, meant: Selection, *, include_partial: bool) -> list[tuple[str, str]]:
+def dead_letter_keys(db: sqlite3.Connection, meant: Selection) -> list[tuple[str, str]]:
     """Return (message, target) of the dead letters that the index takes to be meant, oldest first."""
     where, values = meant.where(db)
     keys: list[tuple[str, str]] = db.execute(
         f"SELECT message_id, target FROM deliveries INDEXED BY dead_letters WHERE {_DEAD} AND {where}", values
     ).fetchall()
-    if include_partial:
-        keys += db.execute(
-            f"""SELECT message_id, target FROM deliveries INDEXED BY on_disk
-                WHERE status IN ({STATUSES_ON_DISK}) AND status = 'aside'
-                AND {where}""",
-            values,
-        )
     return sorted(keys)
 
 

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Protocol
 
+import orjson
+
 from relay_core.delivery import Delivery, Status, stored_delivery
 from relay_core.endpoints import Endpoint, EndpointFile
 from relay_core.envelope import Envelope, decode_envelope
@@ -96,6 +98,7 @@ class Episode:
     """The highest load so far."""
     limit: int
     ends_below: float
+    """The load below which it is over, by the limits in force."""
 
 
 class Mailbox:
@@ -351,7 +354,7 @@ class Mailbox:
             kind=self.about.kind,
             target_subject=self.subject,
             status=status,
-            size=len(data),
+            size=len(orjson.dumps(envelope.payload)),
         )
         return Item(envelope, data, delivery)
 

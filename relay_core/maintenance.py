@@ -14,6 +14,7 @@ from relay_core.bus import Bus
 from relay_core.clock import SystemClock
 from relay_core.config import DAY_MS
 from relay_core.deadletters import Code
+from relay_core.delivery import TargetKind
 from relay_core.endpoints import write_endpoint_file
 from relay_core.lookups import checkpoint, expired, forget_traces, unread
 from relay_core.mailbox import BadFile
@@ -44,7 +45,7 @@ class Maintenance:
         before = self._bus.clock.now_ms() - self._bus.config.retention.dead_letter_ms
         store = self._bus.dead_letters
         meant = store.select(None, older_than_ms=before)
-        return await store.purge(await store.keys(meant, include_partial=True), meant)
+        return await store.purge(await store.keys(meant), meant)
 
     async def forget_traces(self) -> int:
         """Forget how old messages went; return how many deliveries."""
@@ -72,6 +73,10 @@ class Maintenance:
                     await asyncio.sleep(0)
                 path = mailbox.maildir.path
                 try:
+                    if mailbox.about.kind == TargetKind.ADAPTER and mailbox.about.registered:
+                        if bus.adapters.has(mailbox) or mailbox.load or mailbox.dead:
+                            continue
+                        bus.mailboxes.unregister(mailbox)  # its adapter was removed while the bus was down
                     if not mailbox.about.registered and bus.mailboxes.drop(mailbox):
                         bus.forget(mailbox)
                         dropped += 1

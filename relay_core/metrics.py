@@ -127,7 +127,7 @@ class MetricsSnapshot(WireModel):
     handle_us: Percentiles
     """From a handler's beginning to its end."""
     total_us: Percentiles
-    """From publish to a handler's end."""
+    """From publish, or from a replay's store, to a handler's end."""
 
 
 class Metrics:

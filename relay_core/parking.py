@@ -94,7 +94,7 @@ class Parking:
             stage=stage,
             partial=partial,
         )
-        delivery.status = status or (Status.ASIDE if partial else Status.FAILED)
+        delivery.status = status or (Status.PARTIAL_FAILURE if partial else Status.FAILED)
         delivery.code, delivery.reason = code, clean_reason(reason)
         error = await self._commit(mailbox, item.envelope.id, record, dedupe, result)
         if error is None:

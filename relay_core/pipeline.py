@@ -45,7 +45,7 @@ from relay_core.parking import Parking
 from relay_core.payload import encode_payload
 from relay_core.publication import Publication, Settings, Unstored
 from relay_core.ratelimit import RateLimiter
-from relay_core.recorder import Recorder
+from relay_core.recorder import REPLAYED, Recorder
 from relay_core.replies import Replies
 from relay_core.results import PublishResult, Reason
 from relay_core.subjects import is_of_bus, is_reply, is_subject, subject_hash, validate_subject
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from relay_core.adapters import Adapters
 
 ACCEPTED = "accepted"
-REPLAYED = "replayed"
 """Accepted, but not counted against the sender's rate limit."""
 EVERY_TARGET = "*"
 NOT_ASKED = (
@@ -249,7 +248,7 @@ class Settle:
         if publication.failures:
             status = Status.PARTIAL if publication.delivered else Status.FAILED
         elif publication.delivered:
-            status = ACCEPTED if publication.replaces is None else REPLAYED
+            status = ACCEPTED
         else:
             status = Status.REFUSED
         result = publication.settle()
@@ -260,7 +259,7 @@ class Settle:
         note_publish(publication, self._recorder, Status.NO_SUBSCRIBER, publication.settle())
 
     async def _unstored(self, publication: Publication, unstored: list[Unstored]) -> None:
-        """Keep the copies that could not be stored: aside if others were, else as dead letters.
+        """Keep the copies that could not be stored: as partial if others were, else as dead letters.
 
         Raises:
             StorageError: if nothing was stored, and either the disk is full or nothing could be kept.
@@ -363,9 +362,12 @@ def deny(
 
 
 def note_publish(publication: Publication, recorder: Recorder, status: str, result: PublishResult) -> None:
-    """Write down a publish for rate accounting, dedupe and the event log."""
-    row = _row(publication, status, result)
-    recorder.published(row, publication.started, is_counted=publication.is_counted)
+    """Write down a publish for rate accounting, dedupe and the event log; a replay is none."""
+    row = _row(publication, status if publication.replaces is None else REPLAYED, result)
+    if publication.replays:
+        recorder.index.note(row)
+    else:
+        recorder.published(row, publication.started, is_counted=publication.is_counted)
 
 
 def note_refused(publication: Publication, recorder: Recorder, code: str, reason: str) -> None:

@@ -84,6 +84,7 @@ class Publication:
     """A dead letter that ends when this is stored: a replay takes its place."""
     replay_of: str | None = None
     replays = 0
+    replayed_at: str | None = None
     is_broadcast = False
     is_counted = False
     """Whether it was counted against its sender's rate limit: replays and failure notices are not."""
@@ -194,6 +195,7 @@ class Publication:
             stored["replayOf"] = self.replay_of
         if self.replays:
             stored["replays"] = self.replays
+            stored["replayedAt"] = self.replayed_at
         if self.parent_id is not None:
             stored["parentId"] = self.parent_id
             stored["traceId"] = self.trace_id
@@ -215,6 +217,7 @@ class Publication:
                 "payload": orjson.loads(self.data),
                 "replay_of": self.replay_of,
                 "replays": self.replays,
+                "replayed_at": self.replayed_at,
                 "trace_id": self.trace_id if self.parent_id is not None else None,
                 "parent_id": self.parent_id,
                 "origin": self.origin,

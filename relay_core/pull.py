@@ -100,6 +100,7 @@ class Pull:
         item.delivery.code = item.delivery.reason = None
         item.delivery.handled_ms = float(bus.clock.now_ms())
         bus.recorder.handled(item.delivery)
+        self._settled(item, True)
 
     def _complete_waiting(self, mailbox: Mailbox, item: Item) -> bool:
         """Finish a message that waits to be parked; it is late."""
@@ -111,10 +112,11 @@ class Pull:
         """Make a dead letter of a claimed message."""
         mailbox = self._mailbox(subject)
         item = self._find(mailbox, message_id)
-        if item is None and await self._bus.parking.find(mailbox, message_id) is not None:
+        if item is None:
+            item = await self._bus.parking.find(mailbox, message_id)
+            if item is None:
+                raise _not_claimed(mailbox, message_id)
             error = await self._bus.parking.try_again(mailbox, message_id, code=code, reason=reason)
-        elif item is None:
-            raise _not_claimed(mailbox, message_id)
         else:
             del mailbox.claimed[message_id]  # at once: it is finished by one caller only
             self._taken.discard(item)
@@ -124,6 +126,12 @@ class Pull:
                 self._taken.add(item)
         if error is not None:
             raise storage_error("park a message in", mailbox.maildir.path, error) from error
+        self._settled(item, False)
+
+    def _settled(self, item: Item, handled: bool) -> None:
+        """Tell a replay that waits for it how a message ended."""
+        if (told := self._bus.handling.on_settled) is not None:
+            told(item, handled)
 
     async def abandon(self, subject: str, message_id: str, reason: str, code: str) -> None:
         """Make a dead letter of a claimed message whose consumer is gone, as soon as the disk lets it."""
@@ -133,6 +141,7 @@ class Pull:
             del mailbox.claimed[message_id]
             self._taken.discard(item)
             await self._bus.parking.park_surely(mailbox, item, code=code, reason=reason)
+            self._settled(item, False)
 
     def _mailbox(self, subject: str) -> Mailbox:
         validate_subject(subject)
@@ -197,6 +206,7 @@ class Pull:
         now = bus.clock.now_ms()
         if now > taken.envelope.budget.ttl:
             await bus.parking.park_surely(mailbox, taken, code=Code.EXPIRED, reason="message expired (TTL)")
+            self._settled(taken, False)
             return None
         self._taken.add(taken)
         bus.commits.note_begun(mailbox.hash, taken.id)

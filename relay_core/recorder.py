@@ -6,10 +6,12 @@ publish: rows and events go to background threads, counters are plain integers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from math import inf
 from typing import Any
 
 from relay_core.clock import Clock
+from relay_core.config import BackpressureConfig
 from relay_core.delivery import Delivery, Status, TargetKind
 from relay_core.event_log import EventLog
 from relay_core.events import MAX_DETAIL, EventKind
@@ -17,6 +19,9 @@ from relay_core.index import Index, PublishRow
 from relay_core.mailbox import Episode, Mailbox
 from relay_core.metrics import BUDGET_CODES, Metrics
 from relay_core.subjects import adapter_of
+
+REPLAYED = "replayed"
+"""The status of a publish that takes the place of a dead letter."""
 
 
 class Recorder:
@@ -31,16 +36,17 @@ class Recorder:
         self._clock = clock
 
     def published(self, row: PublishRow, started: float, *, is_counted: bool) -> None:
-        """Note a publish that passed the gates, or was dead-lettered there."""
-        self.index.note(row if is_counted else row._replace(status="replayed"))  # which a start does not count either
-        self.metrics.published(row.size, started)
-        if row.status == "replayed":  # its message is old, but this happens now
-            row = row._replace(created_ms=self._clock.now_ms())
+        """Note a publish that passed the gates, or was dead-lettered there; an edited copy is no new traffic."""
+        self.index.note(row if is_counted else row._replace(status=REPLAYED))  # which a start does not count either
+        if row.status != REPLAYED:
+            self.metrics.published(row.size, started)
         self.events.emit_row((publish_event, row))
 
     def refused(self, delivery: Delivery) -> None:
         """Note that a rule turned a message away from a target, or altogether (target ``*``)."""
         self.index.note(delivery)
+        if delivery.replays:
+            return  # the run says what it waits for
         code = delivery.code or "refused"
         self.metrics.refusals[code] += 1
         self._event(EventKind.REFUSED, delivery)
@@ -66,7 +72,7 @@ class Recorder:
             self.on_ended(delivery)
 
     def parked(self, delivery: Delivery, *, dead: bool) -> None:
-        """Note a message in ``failed/``: a dead letter, or a failed target's copy kept aside."""
+        """Note a message in ``failed/``: a dead letter, or the kept copy of a partial delivery."""
         self.index.note(delivery)
         code = delivery.code or "failed"
         self.metrics.deliveries[delivery.status] += 1
@@ -113,6 +119,14 @@ class Recorder:
             mailbox.episode = None
             self._pressure(mailbox, "normal", episode.worst, episode.limit)
 
+    def limits_changed(self, mailboxes: Iterable[Mailbox], limits: BackpressureConfig) -> None:
+        """Measure pressure by new limits, which may end it."""
+        below = limits.pressure_warning_at * limits.max_mailbox_size if limits.enabled else inf
+        for mailbox in mailboxes:
+            if mailbox.episode is not None:
+                mailbox.episode.ends_below = below
+                self.eased(mailbox)
+
     def _pressure(self, mailbox: Mailbox, state: str, depth: int, limit: int) -> None:
         self.events.emit(
             EventKind.PRESSURE, subject=mailbox.subject, target=mailbox.hash, status=state, depth=depth, limit=limit
@@ -153,11 +167,8 @@ def _latencies(delivery: Delivery) -> tuple[int, int, int]:
     if handled is None or claimed is None:
         return 0, 0, 0
     stored = delivery.stored_ms if delivery.stored_ms is not None else claimed
-    return (
-        int((claimed - stored) * 1000),
-        int((handled - claimed) * 1000),
-        int((handled - delivery.sent_ms) * 1000),
-    )
+    began = stored if delivery.replays else delivery.sent_ms  # while it was a dead letter it did not wait
+    return int((claimed - stored) * 1000), int((handled - claimed) * 1000), int((handled - began) * 1000)
 
 
 # The event log's thread calls these; what they read does not change any more by then. They write the
@@ -188,6 +199,8 @@ def stored_event(delivery: Delivery) -> dict[str, Any]:
     stored = delivery.stored_ms or delivery.sent_ms
     event = _delivery_event(EventKind.STORED, delivery, stored)
     event["status"] = Status.NEW
+    if delivery.replays:
+        return event
     event["storeUs"] = event["totalUs"] = int((stored - delivery.sent_ms) * 1000)
     return event
 

@@ -148,7 +148,7 @@ class Reindexer:
 
 def _status_of(letter: DeadLetter) -> str:
     if letter.partial:
-        return Status.ASIDE
+        return Status.PARTIAL_FAILURE
     return Status.NO_SUBSCRIBER if letter.code == Code.NO_MATCH else Status.FAILED
 
 

@@ -10,7 +10,8 @@
    so two plans over one message never double it.
 4. A run waits by itself while a breaker is open or pressure is above the warning. A canary run
    tries 1, then 10, then the rest, and stops when any of the first eleven fails.
-5. A message counts as delivered once it is handled, or just stored where nobody handles.
+5. A message counts as delivered once it is handled, or stored where no handler is. A canary wants more: there it
+   waits until a consumer has acknowledged or failed the message (pull.py), and says so while no consumer has taken it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import orjson
 
 from relay_core.budget import spend
 from relay_core.bus import Bus
-from relay_core.clock import parse_iso
+from relay_core.clock import iso, parse_iso
 from relay_core.commit import Change, Op
 from relay_core.deadletters import Code, DeadLetter, DeadLetterFilter
 from relay_core.delivery import Status
@@ -39,7 +40,7 @@ from relay_core.payload import encode_payload
 from relay_core.pipeline import RateLimit, Stamp, Validate, run_pipeline
 from relay_core.publication import Publication
 from relay_core.replay_judge import Judge, before_delivery, renewed
-from relay_core.replay_plan import REPLAYABLE, PlanItem, ReplayPlan
+from relay_core.replay_plan import REPLAYABLE, PlanItem, ReplayPlan, Verdict
 from relay_core.replay_run import Answer, ReplayRun
 from relay_core.results import PublishResult, Reason
 from relay_core.subjects import is_pattern
@@ -69,7 +70,7 @@ class Replays:
     async def plan(
         self, *, ids: Iterable[str] | None = None, filter: DeadLetterFilter | None = None, fresh_budget: bool = False
     ) -> ReplayPlan:
-        """Freeze a selection and say what a replay would do with each; copies kept aside only if asked for by id.
+        """Freeze a selection and say what a replay would do with each.
 
         Raises:
             NotFound: if an id was never a dead letter.
@@ -154,6 +155,7 @@ class Replays:
             publication.id = bus.new_id(publication.created_ms)
             publication.replay_of = message_id
             publication.replays = 0
+            publication.replayed_at = None
             if traced:
                 publication.trace_id, publication.parent_id = traced[0].trace_id, traced[0].parent_id
             result = await run_pipeline(self._stages, publication)
@@ -162,10 +164,11 @@ class Replays:
                 bus.recorder.removed(bus.dead_letters.delivery(mailbox, letter, Status.REPLACED))
         return result
 
-    async def put_back(self, item: PlanItem, *, fresh_budget: bool) -> Answer | str | None:
+    async def put_back(self, item: PlanItem, *, fresh_budget: bool, acknowledged: bool) -> Answer | str | PlanItem:
         """Put one dead letter back on its way.
 
-        Returns the answer to come, or what must be waited for first, or None if it is to be left alone.
+        Returns the answer to come, or what must be waited for first, or the item with the verdict for which it is left
+        alone.
 
         Raises:
             StorageError: if the disk refuses; the dead letter stays.
@@ -174,30 +177,38 @@ class Replays:
         try:
             mailbox, letter = await asyncio.to_thread(bus.dead_letters.find, item.message_id, item.endpoint_hash)
         except NotFound:
-            return None
+            return _now(item, Verdict.ALREADY_REPLAYED)
         with self._alone(mailbox, letter.message_id) as is_mine:
             envelope = letter.envelope
-            if not is_mine or envelope is None:
-                return None
-            if self._judge.judge(letter, fresh_budget=fresh_budget).verdict not in REPLAYABLE:
-                return None
+            if not is_mine:
+                return _now(item, Verdict.ALREADY_REPLAYED)
+            judged = self._judge.judge(letter, fresh_budget=fresh_budget)
+            if envelope is None or judged.verdict not in REPLAYABLE:
+                return judged
             blocked = self._judge.blocked(self._judge.targets(letter))
             if blocked is not None:
                 return blocked
             if letter.stage == "gate":
                 try:
-                    return await self._publish_again(mailbox, letter, envelope, fresh_budget)
+                    answer = await self._publish_again(mailbox, letter, envelope, fresh_budget)
                 except AccessDenied:  # since it was judged, a rule or a binding has changed
-                    return None
-            return await self._store_again(mailbox, letter, envelope, fresh_budget)
+                    return _now(item, Verdict.DENIED)
+            else:
+                answer = await self._store_again(mailbox, letter, envelope, fresh_budget)
+        if isinstance(answer, Answer):
+            self.look(answer, acknowledged=acknowledged)
+        return answer
 
-    def look(self, answer: Answer) -> None:
-        """Answer for targets that will not: where nobody handles, or other hands took the message."""
+    def look(self, answer: Answer, *, acknowledged: bool = False) -> None:
+        """Answer for targets that will not: without a handler, or whose message another process took.
+
+        With `acknowledged`, a message that waits without a handler is not answered for: a consumer may yet take it.
+        """
         for mailbox in answer.awaited():
             if answer.message_id in mailbox.claimed:
                 continue  # also while it is on its way to failed/, and on disk there already
             where = mailbox.maildir.whereabouts(answer.message_id)
-            if CUR not in where and not (NEW in where and mailbox.is_handled):
+            if CUR not in where and not (NEW in where and (mailbox.is_handled or acknowledged)):
                 self._answer(answer.message_id, mailbox.hash, FAILED not in where)
 
     def forget(self, answer: Answer) -> None:
@@ -227,7 +238,9 @@ class Replays:
         budget = renewed(envelope.budget, now, bus.config.budget, fresh=fresh_budget)
         if fresh_budget:
             budget = spend(budget, mailbox.subject)
-        envelope = envelope.model_copy(update={"budget": budget, "replays": letter.replays + 1})
+        envelope = envelope.model_copy(
+            update={"budget": budget, "replays": letter.replays + 1, "replayed_at": iso(now)}
+        )
         data = encode_envelope(envelope)
         delivery = bus.dead_letters.delivery(mailbox, letter.model_copy(update={"envelope": envelope}), Status.NEW)
         delivery.replays = envelope.replays
@@ -251,7 +264,6 @@ class Replays:
         if (error := change.failure(0)) is not None:
             self.forget(answer)
             raise storage_error("replay to", mailbox.maildir.path, error) from error
-        self.look(answer)
         return answer
 
     async def _publish_again(
@@ -275,7 +287,6 @@ class Replays:
         refused |= {one.target.mailbox.hash for one in publication.unstored or ()}
         for target in refused:
             self._answer(envelope.id, target, False)
-        self.look(answer)
         return answer
 
     def _publication(self, mailbox: Mailbox, letter: DeadLetter, envelope: Envelope, fresh_budget: bool) -> Publication:
@@ -291,6 +302,7 @@ class Replays:
         # It is stored now, however long ago it was made: times count on from when it was stamped.
         publication.started = bus.clock.monotonic() - (now - publication.created_ms) / 1000
         publication.replays = letter.replays + 1
+        publication.replayed_at = iso(now)
         budget = renewed(envelope.budget, now, bus.config.budget, fresh=fresh_budget)
         publication.budget = before_delivery(budget, mailbox.subject) if letter.stage == "target" else budget
         publication.replaces = Op("gone", mailbox.hash, mailbox.maildir, letter.message_id)
@@ -334,6 +346,11 @@ class Replays:
         answer = self._answers.pop((message_id, target), None)
         if answer is not None:
             answer.note(target, handled)
+
+
+def _now(item: PlanItem, verdict: str) -> PlanItem:
+    """Return an item with the verdict that a run found."""
+    return item.model_copy(update={"verdict": verdict, "detail": None})
 
 
 def _was_stored(publication: Publication) -> bool:

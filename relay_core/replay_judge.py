@@ -22,7 +22,7 @@ from relay_core.lookups import spans
 from relay_core.mailbox import Mailbox
 from relay_core.publication import Target
 from relay_core.replay_plan import Key, PlanItem, PlanRows, ReplayPlan, Verdict
-from relay_core.subjects import is_of_bus, is_pattern, subject_hash
+from relay_core.subjects import adapter_of, is_of_bus, is_pattern, subject_hash
 
 if TYPE_CHECKING:
     from relay_core.bus import Bus
@@ -40,7 +40,7 @@ class Judge:
     async def plan(
         self, ids: Iterable[str] | None, filter: DeadLetterFilter | None, *, fresh_budget: bool
     ) -> ReplayPlan:
-        """Freeze a selection; copies kept aside are in it only if asked for by id.
+        """Freeze a selection, with the kept copies of partial deliveries that it means.
 
         Raises:
             NotFound: if an id was never a dead letter.
@@ -70,6 +70,7 @@ class Judge:
             detail=detail,
             failed_at=letter.failed_at,
             replays=letter.replays,
+            partial=letter.partial,
         )
 
     def targets(self, letter: DeadLetter) -> list[Mailbox]:
@@ -79,8 +80,7 @@ class Judge:
         if envelope is None or mailbox is None:
             return []
         if letter.stage == "target":
-            unregistered = mailbox.about.kind == TargetKind.ENDPOINT and not mailbox.about.registered
-            return [] if unregistered else [mailbox]
+            return [] if self._missing(mailbox) is not None else [mailbox]
         subject = envelope.subject
         if is_pattern(subject):
             allowed = bus.access.check
@@ -134,8 +134,8 @@ class Judge:
         judged = PlanRows()
         found: dict[str, tuple[int, ...]] = {}
         """What each name stands for, as places among those judged: plain numbers, since there may be many."""
-        keys = await store.keys(store.select(None, ids=ids), include_partial=True)
-        async for batch in store.read(keys, include_partial=True):
+        keys = await store.keys(store.select(None, ids=ids))
+        async for batch in store.read(keys):
             for letter in batch:
                 item = self.judge(letter, fresh_budget=fresh_budget)
                 accepted = meant.accepts(letter, item.endpoint_subject, parse_iso(letter.failed_at))
@@ -170,6 +170,15 @@ class Judge:
             raise NotFound(f"no dead letter {one}", what=one)
         return item
 
+    def _missing(self, mailbox: Mailbox) -> str | None:
+        """Return why the target that a mailbox belongs to cannot take a message, if it is gone."""
+        about = mailbox.about
+        if about.kind == TargetKind.ADAPTER and not self._bus.adapters.has(mailbox):
+            return f"the adapter {adapter_of(mailbox.subject)} is not there any more"
+        if about.kind == TargetKind.ENDPOINT and not about.registered:
+            return "the endpoint is not registered any more"
+        return None
+
     def _denial(self, envelope: Envelope) -> str | None:
         """Return why its sender may not send it any more, as the stages of a publish would find."""
         bus, sender, subject = self._bus, envelope.sender, envelope.subject
@@ -192,8 +201,9 @@ class Judge:
             return Verdict.DENIED, denial
         targets = self.targets(letter)
         if not targets:
-            unregistered = "the endpoint is not registered any more"
-            return Verdict.NO_TARGET, unregistered if letter.stage == "target" else "still nobody to deliver to"
+            mailbox = bus.mailboxes.get(letter.endpoint_hash)
+            missing = self._missing(mailbox) if mailbox is not None and letter.stage == "target" else None
+            return Verdict.NO_TARGET, missing or "still nobody to deliver to"
         if letter.stage == "gate":
             now = bus.clock.now_ms()
             budget = renewed(envelope.budget, now, bus.config.budget, fresh=fresh_budget)

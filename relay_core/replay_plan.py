@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, overload
 
-from pydantic import PrivateAttr, field_serializer
+from pydantic import Field, PrivateAttr, field_serializer
 
 from relay_core.deadletters import DeadLetter
 from relay_core.model import WireModel, trusted
@@ -54,6 +54,8 @@ class PlanItem(WireModel):
     """When it had failed; None if it was not there any more."""
     replays: int | None = None
     """How often it had been replayed."""
+    partial: bool = False
+    """Whether other targets took the message: then it is this target's kept copy."""
 
 
 Key = tuple[str, str]
@@ -75,6 +77,10 @@ class PlanRows(Sequence[PlanItem]):
         """Yield the verdict of each item."""
         return (row[_VERDICT] for row in self._rows)
 
+    def partial(self) -> int:
+        """Return how many items are kept copies of partial deliveries."""
+        return sum(row[_PARTIAL] for row in self._rows)
+
     def __len__(self) -> int:
         return len(self._rows)
 
@@ -95,6 +101,7 @@ class PlanRows(Sequence[PlanItem]):
 
 _NAMES = tuple(PlanItem.model_fields)
 _VERDICT = _NAMES.index("verdict")
+_PARTIAL = _NAMES.index("partial")
 
 
 def _item(row: Row) -> PlanItem:
@@ -114,6 +121,8 @@ class PlanHead(WireModel):
     """How many items there are."""
     counts: dict[str, int]
     """Items by verdict, most first."""
+    partial: int = 0
+    """How many items are kept copies of partial deliveries."""
 
 
 class ReplayPlan(WireModel):
@@ -152,6 +161,9 @@ class ReplayPlan(WireModel):
             fresh_budget=self.fresh_budget,
             total=len(self.items),
             counts=dict(Counter(self._verdicts()).most_common()),
+            partial=self.items.partial()
+            if isinstance(self.items, PlanRows)
+            else sum(one.partial for one in self.items),
         )
 
     @field_serializer("items")
@@ -161,6 +173,10 @@ class ReplayPlan(WireModel):
     def replayable(self) -> list[int]:
         """Return where the items are that a run acts on."""
         return [at for at, verdict in enumerate(self._verdicts()) if verdict in REPLAYABLE]
+
+    def skips(self) -> Counter[str]:
+        """Return how many items a run leaves alone, by verdict."""
+        return Counter(verdict for verdict in self._verdicts() if verdict not in REPLAYABLE)
 
     def _verdicts(self) -> Iterator[str]:
         if isinstance(self.items, PlanRows):
@@ -175,14 +191,17 @@ class ReplayOutcome(WireModel):
     """What became of a plan."""
 
     delivered: int
-    """Handled, or stored where nobody handles."""
+    """Handled, or stored where no handler is; of a canary's steps, acknowledged there."""
     failed: int
     """Dead letters again."""
     skipped: int
     """Left as they were: not to be replayed, or not reached."""
     state: RunState = "finished"
-    """``waiting`` is for a breaker or a full mailbox; ``stopped`` is an end before all were tried."""
+    """``waiting`` is for a breaker, a full mailbox or an acknowledgement; ``paused`` is by the operator, or while no
+    consumer has taken a canary's message; ``stopped`` is an end before all were tried."""
     detail: str | None = None
     """What a run waits for, or why it stopped."""
     total: int = 0
     """Items of the plan."""
+    skips: dict[str, int] = Field(default_factory=dict)
+    """Skipped items that the run looked at, by their verdict at that time, most first."""

@@ -7,6 +7,7 @@ what answers, is the business of whoever gave it out (`Replayer`, replay.py).
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Protocol
 
 from relay_core.bus import Bus
@@ -24,12 +25,12 @@ _A_MOMENT = 1e-6
 class Replayer(Protocol):
     """Who puts messages back for a run."""
 
-    async def put_back(self, item: PlanItem, *, fresh_budget: bool) -> Answer | str | None:
-        """Put one dead letter back on its way, or say what must be waited for first, or leave it alone."""
+    async def put_back(self, item: PlanItem, *, fresh_budget: bool, acknowledged: bool) -> Answer | str | PlanItem:
+        """Put one dead letter back on its way, or say what must be waited for first, or why it is left alone."""
         ...
 
-    def look(self, answer: Answer) -> None:
-        """Answer for targets that will not."""
+    def look(self, answer: Answer, *, acknowledged: bool) -> None:
+        """Answer for targets that will not; with `acknowledged`, a stored message that has no consumer is no answer."""
         ...
 
     def forget(self, answer: Answer) -> None:
@@ -72,6 +73,10 @@ class ReplayRun:
         self._state: RunState = "running"
         self._detail: str | None = None
         self._paused = self._cancelled = False
+        self._skips: Counter[str] = Counter()
+        self._unproven = False
+        """Whether the operator has told the canary to go on without an acknowledgement."""
+        self._awaits_acknowledgement = False
         self._outstanding: list[Answer] = []
         self._next_at = bus.clock.monotonic()
         self._stirred = asyncio.Event()
@@ -86,6 +91,7 @@ class ReplayRun:
             state=self._state,
             detail=self._detail,
             total=len(self.plan.items),
+            skips=dict(self._skips.most_common()),
         )
 
     @property
@@ -99,7 +105,8 @@ class ReplayRun:
         self._stirred.set()
 
     def resume(self) -> None:
-        """Go on."""
+        """Resume the replay; a canary that waits for an acknowledgement goes on without it."""
+        self._unproven = self._unproven or (self._awaits_acknowledgement and not self._paused)
         self._paused = False
         self._stirred.set()
 
@@ -140,6 +147,7 @@ class ReplayRun:
         """Replay one message after the other; return why not all of them, if so."""
         todo = self.plan.replayable()
         self._skipped = len(self.plan.items) - len(todo)
+        self._skips.update(self.plan.skips())
         for position, at in enumerate(todo, 1):
             try:
                 await self._replay(self.plan.items[at])
@@ -148,7 +156,7 @@ class ReplayRun:
             if self._cancelled:
                 return None
             if self.canary and self._tried in _CANARIES and position < len(todo):
-                await self._take_answers(leave=0)
+                await self._take_answers(leave=0, acknowledged=True)
                 if self._failed:
                     return f"the canary failed: {len(todo) - position} not tried"
         return None
@@ -164,14 +172,17 @@ class ReplayRun:
                 self._state, self._detail = "running", None
                 await self._wait(early)
                 continue
-            answer = await self._replays.put_back(item, fresh_budget=self.plan.fresh_budget)
+            answer = await self._replays.put_back(
+                item, fresh_budget=self.plan.fresh_budget, acknowledged=self._is_canary
+            )
             if isinstance(answer, str):
                 self._state, self._detail = "waiting", answer
                 await self._wait(_LOOK_AGAIN_SECS)
                 continue
             self._state, self._detail = "running", None
-            if answer is None:
+            if isinstance(answer, PlanItem):
                 self._skipped += 1
+                self._skips[answer.verdict] += 1
             else:
                 self._tried += 1
                 self._outstanding.append(answer)
@@ -181,9 +192,28 @@ class ReplayRun:
                 await self._take_answers(leave=_OUTSTANDING - 1)
             return
 
-    async def _take_answers(self, *, leave: int) -> None:
-        """Count the answers that have come; wait until no more than `leave` are missing."""
+    @property
+    def _is_canary(self) -> bool:
+        """Whether the next message is one of those that must be handled before the rest is tried."""
+        return self.canary and not self._unproven and self._tried < _CANARIES[-1]
+
+    async def _take_answers(self, *, leave: int, acknowledged: bool = False) -> None:
+        """Count the answers that have come; wait until no more than `leave` are missing.
+
+        With `acknowledged`, a message that is stored where no handler takes it counts once it was acknowledged.
+        """
+        if self.canary and not acknowledged and not leave:
+            self._look(acknowledged=False)  # what the last step has stored need not be acknowledged
+        try:
+            await self._count_answers(leave, acknowledged)
+        finally:
+            self._awaits_acknowledgement = False
+
+    async def _count_answers(self, leave: int, acknowledged: bool) -> None:
         while True:
+            if acknowledged and self._unproven:
+                acknowledged = False
+                self._look(acknowledged=False)
             for answer in [one for one in self._outstanding if one.handled.done()]:
                 self._outstanding.remove(answer)
                 if answer.handled.result():
@@ -192,9 +222,35 @@ class ReplayRun:
                     self._failed += 1
             if len(self._outstanding) <= leave or self._cancelled:
                 return
+            if acknowledged:
+                self._show_awaited()
             if not await self._wait(_LOOK_AGAIN_SECS):
-                for answer in self._outstanding:
-                    self._replays.look(answer)
+                self._look(acknowledged=acknowledged)
+
+    def _look(self, *, acknowledged: bool) -> None:
+        for answer in self._outstanding:
+            self._replays.look(answer, acknowledged=acknowledged)
+
+    def _show_awaited(self) -> None:
+        """Say what a canary waits for; while no consumer has taken its message, the run counts as paused."""
+        awaited = [(mailbox, one.message_id) for one in self._outstanding for mailbox in one.awaited()]
+        untaken = [mailbox for mailbox, id in awaited if id not in mailbox.claimed and not mailbox.is_handled]
+        self._awaits_acknowledgement = bool(awaited)
+        if self._paused:
+            self._state, self._detail = "paused", "by the operator"
+        elif untaken:
+            where = sorted({mailbox.subject for mailbox in untaken})
+            self._state = "paused"
+            self._detail = (
+                f"the canary waits for an acknowledgement from {where[0]}"
+                + (f" and {len(where) - 1} more" if len(where) > 1 else "")
+                + ": no consumer has taken the message yet; resume goes on without it"
+            )
+        elif awaited:
+            self._state, self._detail = (
+                "waiting",
+                f"the canary waits for an acknowledgement from {awaited[0][0].subject}",
+            )
 
     async def _wait(self, seconds: float | None) -> bool:
         """Wait until something happens to this run; False if nothing did for so many seconds of the bus's time."""

@@ -80,6 +80,20 @@ MIGRATIONS: tuple[str, ...] = (
     """,
     # One row: the last of the journal's segments that tell nothing new. An index without it has seen none.
     "CREATE TABLE journal (read_to INTEGER NOT NULL);",
+    # The kept copies of partial deliveries are in every list of dead letters.
+    """
+    UPDATE deliveries SET status = 'partial_failure' WHERE status = 'aside';
+    DROP INDEX on_disk;
+    CREATE INDEX on_disk ON deliveries (target, status)
+        WHERE status IN ('new', 'cur', 'failed', 'partial_failure', 'no_subscriber');
+    DROP INDEX dead_letters;
+    CREATE INDEX dead_letters ON deliveries (
+        message_id, target, status, code, handled_ms, sent_ms, replays, size, sender, subject, target_subject, reason
+    ) WHERE status IN ('failed', 'no_subscriber', 'partial_failure');
+    DROP INDEX dead_letter_groups;
+    CREATE INDEX dead_letter_groups ON deliveries (code, target, status = 'partial_failure', handled_ms, status)
+        WHERE status IN ('failed', 'no_subscriber', 'partial_failure');
+    """,
 )
 
 

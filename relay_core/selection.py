@@ -153,6 +153,8 @@ def _holds(term: Term, letter: DeadLetter, endpoint_subject: str, failed_ms: int
             return _is_among(letter, {value}) if term.op == "=" else _compare(term, letter.message_id)
         case "replays":
             return _compare_numbers(term, letter.replays)
+        case "partial":
+            return letter.partial == (value == "yes")
         case "failed":
             return _compare_numbers(term, failed_ms)
         case _:
@@ -170,6 +172,8 @@ def _holds_for_damaged(term: Term) -> bool | None:
             )
         case "replays":
             held = _compare_numbers(term, 0)
+        case "partial":
+            held = term.value == "no"
         case "from":
             held = _fits_subject(term, "")
         case "body":
@@ -191,6 +195,8 @@ def _sql(term: Term) -> Sql:
             found = (f"(message_id = ? OR {_KEY} = ?)", [_text(term), _text(term)])
         case "replays":
             found = (f"replays {term.op} ?", [_number(term.value)])
+        case "partial":
+            found = (f"status {'=' if term.value == 'yes' else '!='} 'partial_failure'", [])
         case "failed":
             found = (f"{_FAILED_MS} {term.op} ?", [_number(term.value)])
         case _:

@@ -12,6 +12,7 @@ from relay_core.model import WireModel
 
 if TYPE_CHECKING:
     from relay_core.bus import Bus
+    from relay_core.mailbox import Mailbox
 
 
 class MailboxState(WireModel):
@@ -23,13 +24,13 @@ class MailboxState(WireModel):
     kind: str
     """``endpoint``, ``adapter``, ``subscription`` (read without an endpoint) or ``none`` (has dead letters alone)."""
     registered: bool
-    """False if it only keeps what it has."""
+    """Whether messages are routed to it; False if it only keeps its mail, as after its adapter was removed."""
     depth: int
     """Messages that wait in ``new/``."""
     claimed: int
     """Messages that somebody holds in ``cur/``."""
     failed: int
-    """Files in ``failed/``: dead letters and copies kept aside."""
+    """Files in ``failed/``: dead letters and kept copies of partial deliveries."""
     pressure: float
     """Share of `maxMailboxSize`, 0 to 1; 0 while backpressure is off."""
     oldest_ms: int | None = None
@@ -47,6 +48,11 @@ class TargetBreaker(BreakerState):
     """The target's; None if its mailbox is gone."""
 
 
+def is_registered(bus: Bus, mailbox: Mailbox) -> bool:
+    """Return True if a mailbox is routed to: of a registered endpoint, or of an adapter that is running."""
+    return bus.adapters.has(mailbox) if mailbox.about.kind == TargetKind.ADAPTER else mailbox.about.registered
+
+
 def mailbox_states(bus: Bus) -> list[MailboxState]:
     """Return the state of every mailbox, by subject."""
     now = bus.clock.now_ms()
@@ -59,7 +65,7 @@ def mailbox_states(bus: Bus) -> list[MailboxState]:
                 subject=mailbox.subject,
                 hash=mailbox.hash,
                 kind=mailbox.about.kind,
-                registered=mailbox.about.registered,
+                registered=is_registered(bus, mailbox),
                 depth=mailbox.depth,
                 claimed=len(mailbox.claimed),
                 failed=mailbox.dead,

@@ -1,6 +1,7 @@
 """Searching traces: messages and what became of them, newest first, over a bounded part of the index at a time.
 
-1. A message is one row, whatever the number of its targets; its status is the worst of its spans (`WORST_FIRST`).
+1. A message is one row, whatever the number of its targets; its status is the worst of its spans (`WORST_FIRST`), but
+   `partial` where that is a target's `partial_failure`.
 2. The table lies in the order of message ids, which is that of time: an id's beginning, and when it was made, bound
    the search for nothing. Dead letters are found by their own index.
 3. Everything else is looked for row by row, newest first, for at most a moment: the index's thread has rows to
@@ -29,7 +30,7 @@ WORST_FIRST = (
     Status.NO_SUBSCRIBER,
     Status.REFUSED,
     Status.PARTIAL,
-    Status.ASIDE,
+    Status.PARTIAL_FAILURE,
     Status.PURGED,
     Status.REPLACED,
     Status.GONE,
@@ -37,6 +38,8 @@ WORST_FIRST = (
     Status.NEW,
     Status.DONE,
 )
+MESSAGE_STATUSES = tuple(status for status in WORST_FIRST if status != Status.PARTIAL_FAILURE)
+"""Statuses that a message may have."""
 _RANK = {status: rank for rank, status in enumerate(WORST_FIRST)}
 _ENDED = frozenset(WORST_FIRST) - {Status.NEW, Status.CUR}
 
@@ -44,6 +47,8 @@ _STEP_ROWS = 4000
 _LOOK_SECS = 0.04
 _BEYOND = "~"
 """Sorts behind every id that begins like it."""
+DEAD_LETTERS = "status IN ('failed', 'no_subscriber', 'partial_failure')"
+"""As the index `dead_letters` has them."""
 _AND_ITSELF = "!"
 """Sorts right behind the id before it."""
 _SPAN = (
@@ -112,7 +117,7 @@ class TraceSearch:
         where, values = self._where(db)
         dead = self.status in (Status.FAILED, Status.NO_SUBSCRIBER)
         source = "deliveries INDEXED BY dead_letters" if dead else "deliveries"
-        among = "message_id < ? AND message_id >= ?" + (" AND status IN ('failed', 'no_subscriber')" if dead else "")
+        among = "message_id < ? AND message_id >= ?" + (f" AND {DEAD_LETTERS}" if dead else "")
         looked = f"""SELECT message_id, subject, sender, status FROM {source} WHERE {among}
                      ORDER BY message_id DESC LIMIT {_STEP_ROWS}"""
         ids: dict[str, None] = {}
@@ -141,7 +146,9 @@ class TraceSearch:
         ]
         where, values = columns_where(db, terms)
         if self.status is not None:
-            where, values = f"{where} AND status = ?", [*values, self.status]
+            # A message is partial by the failure of a handler, or of a target.
+            also = Status.PARTIAL_FAILURE if self.status == Status.PARTIAL else self.status
+            where, values = f"{where} AND status IN (?, ?)", [*values, self.status, also]
         return where, values
 
 
@@ -157,10 +164,12 @@ def _summaries(db: sqlite3.Connection, ids: list[str]) -> Iterator[TraceSummary]
 
 def _summary(spans: list[tuple[Any, ...]]) -> TraceSummary:
     message_id, subject, sender, sent_ms, trace_id, parent_id = spans[0][:6]
-    statuses = [span[6] for span in spans]
+    statuses = [Status.PARTIAL if span[6] == Status.PARTIAL_FAILURE else span[6] for span in spans]
+    # A replayed one is measured from its replay's store: while it was a dead letter it did not wait.
+    began = [span[10] if span[9] and span[10] is not None else sent_ms for span in spans]
     ends = [span[11] if span[11] is not None else span[10] for span in spans]
-    ended = [end for end in ends if end is not None]
-    total = max(ended) - sent_ms if ended and _ENDED.issuperset(statuses) else None
+    lasted = [end - start for end, start in zip(ends, began, strict=True) if end is not None]
+    total = max(lasted) if lasted and _ENDED.issuperset(statuses) else None
     return TraceSummary(
         message_id=message_id,
         subject=subject,

@@ -119,7 +119,7 @@ def _mailboxes(seen: Seen) -> list[Metric]:
     columns: list[tuple[str, str, list[float]]] = [
         ("waiting_messages", "Messages that wait in a mailbox.", [one.depth for one in shown]),
         ("claimed_messages", "Messages that somebody holds.", [one.claimed for one in shown]),
-        ("failed_messages", "Dead letters, and copies kept aside.", [one.failed for one in shown]),
+        ("failed_messages", "Dead letters, and kept copies of partial deliveries.", [one.failed for one in shown]),
         ("pressure_ratio", "How full a mailbox is; 1 refuses mail.", [one.pressure for one in shown]),
         (
             "oldest_seconds",

@@ -13,14 +13,14 @@ from typing import Any
 from relay_core.backpressure import check_backpressure
 from relay_core.breaker import CircuitState
 from relay_core.core import RelayCore
-from relay_core.deadletters import DeadLetterGroup
+from relay_core.deadletters import DeadLetterGroup, group_key
 from relay_core.events import EVENT_FIELDS, MAX_DETAIL, Event
 from relay_core.ids import is_ulid, ulid_ms
 from relay_core.live_state import LiveBreaker, LiveMailbox, LiveSender, LiveThroughput
 from relay_core.mailbox import Mailbox
 from relay_core.model import WireModel
 from relay_core.operations import ConfiguredAdapter, JobState
-from relay_core.state import breaker_states
+from relay_core.state import breaker_states, is_registered
 
 SHOWN_SECS = 60
 """Of throughput, second by second."""
@@ -47,7 +47,9 @@ class StateView:
             "senders": self._senders(),
             "breakers": self._breakers(),
             "adapters": {adapter.id: adapter for adapter in self.adapters()},
-            "dead_letters": {f"{group.code}/{group.endpoint_hash}": group for group in groups},
+            "dead_letters": {
+                group_key(group.code, group.endpoint_hash, partial=group.partial): group for group in groups
+            },
             "jobs": {job.name: job for job in self.jobs()},
             "replays": {run.plan.id: run.progress() for run in relay.replays.runs()},
         }
@@ -91,7 +93,7 @@ class StateView:
         return (
             mailbox.subject,
             about.kind,
-            about.registered,
+            is_registered(self.relay.bus, mailbox),
             mailbox.depth,
             len(mailbox.claimed),
             mailbox.dead,

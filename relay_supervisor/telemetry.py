@@ -48,7 +48,7 @@ LINGER_SECS = 1.0
 EXPORT_SECS = 5.0
 CLOSE_SECS = 2.0
 
-_FAILED = {Status.FAILED, Status.ASIDE, Status.PARTIAL}
+_FAILED = {Status.FAILED, Status.PARTIAL_FAILURE, Status.PARTIAL}
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _MAX_REASON = 500
 

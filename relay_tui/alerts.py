@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from relay_core.deadletters import count_dead
 from relay_tui.safe import clean
 from relay_tui.store import Store
 from relay_tui.words import plural
@@ -54,7 +55,7 @@ def _alerts(store: Store) -> Iterator[Alert]:
         if job.last is not None and job.last.outcome in ("failed", "timed_out"):
             word = job.last.outcome.replace("_", " ")
             yield Alert("bad", f"job {clean(key)} {word}: {clean(job.last.error or 'see its output')}", "jobs", key)
-    growth, secs = store.history.dead.change("", sum(one.count for one in state.dead_letters.values()), 60.0)
+    growth, secs = store.history.dead.change("", count_dead(state.dead_letters.values()), 60.0)
     if growth > 0 and secs > 0:
         yield Alert("warn", f"{plural(growth, 'new dead letter')} in the last minute", "dead-letters")
 

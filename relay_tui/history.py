@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from relay_core.deadletters import count_dead
+
 if TYPE_CHECKING:
     from relay_core.live_state import LiveState
 
@@ -60,7 +62,7 @@ class History:
         at = state.at / 1000
         self.depth.note(at, {key: box.depth for key, box in state.mailboxes.items() if box.depth})
         dead = {key: group.count for key, group in state.dead_letters.items()}
-        self.dead.note(at, {**dead, "": sum(dead.values())})
+        self.dead.note(at, {**dead, "": count_dead(state.dead_letters.values())})
 
     def drained_in(self, key: str, depth: int) -> float | None:
         """Return in how many seconds a mailbox is empty at the pace of the last half minute, if it shrinks."""

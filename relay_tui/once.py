@@ -19,6 +19,7 @@ from collections.abc import Iterator
 
 from relay_core.client import RelayClient
 from relay_core.clock import SystemClock
+from relay_core.deadletters import count_dead
 from relay_core.errors import RelayError, SupervisorUnavailable
 from relay_core.live_state import StateUpdate
 from relay_core.operations import ConfiguredAdapter, JobState
@@ -164,10 +165,11 @@ def _breakers(store: Store) -> Iterator[str]:
 
 def _dead_letters(store: Store) -> Iterator[str]:
     groups = sorted(store.state.dead_letters.values(), key=lambda one: -one.count)
-    yield f"Dead letters: {sum(one.count for one in groups):,}."
+    yield f"Dead letters: {count_dead(groups):,}."
     yield from _some(
         [
-            f"Dead letters for {clean(one.endpoint_subject)}, {clean(one.code)}: {one.count:,}. "
+            f"{'Partial copies' if one.partial else 'Dead letters'} for {clean(one.endpoint_subject)}, "
+            f"{clean(one.code)}: {one.count:,}. "
             f"Such as: {clean(one.sample_reason)}"
             for one in groups
         ],

@@ -23,7 +23,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
-from relay_core.events import EVENT_SCHEMA_VERSION
+from relay_core.events import EVENT_SCHEMA_VERSION, EventKind
 from spark.schema import DAY_MS, EVENT_SCHEMA, Day
 
 ASIDE = "-aside-"
@@ -73,7 +73,13 @@ def _from_1(is_old: Column) -> dict[str, Column]:
     return changed | {"detail": F.when(~told, detail)}
 
 
-STEPS: tuple[Callable[[Column], dict[str, Column]], ...] = (_from_1,)
+def _from_2(is_old: Column) -> dict[str, Column]:
+    # Only of these two it was the payload's size whatever had happened before.
+    is_sure = F.col("kind").isin(EventKind.PUBLISH, EventKind.REFUSED)
+    return {"bytes": F.when(~is_old | is_sure, F.col("bytes"))}
+
+
+STEPS: tuple[Callable[[Column], dict[str, Column]], ...] = (_from_1, _from_2)
 """What changes from each version to the next, where a row is of that version."""
 
 

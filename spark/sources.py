@@ -3,7 +3,7 @@
 ::
 
     pass          kinds                          columns read
-    traffic       publish, refused               time, subject, sender, target, code, bytes
+    traffic       publish, refused               time, subject, sender, target, status, code, bytes
     steps         handled                        target, targetKind, subject, adapter, queueUs, handleUs, totalUs
     incidents     all but publish, stored,       all
                   handled
@@ -16,6 +16,8 @@
 4. A null is a value like another: messages without a sender are one group.
 5. Of unknown kinds only `incidents` has rows, and no table asks for them.
 6. `steps` has no row for a step that was not measured.
+7. In `traffic`, a replay is no message, whatever it was replayed to. `tried` counts publishes, whether or not they
+   passed; `turnedAway` counts those that no target was allowed to take. A refusal by one target of several is neither.
 """
 
 from __future__ import annotations
@@ -30,6 +32,9 @@ from spark.schema import DAY_MS, Day
 MINUTES_OF_DAY = 1440
 STEPS = ("queue", "handle", "total")
 
+EVERY_TARGET = "*"
+_REPLAYED, _REFUSED = "replayed", "refused"
+
 _PLENTIFUL = (EventKind.PUBLISH, EventKind.STORED, EventKind.HANDLED)
 
 
@@ -38,8 +43,17 @@ def traffic(events: DataFrame, day: Day) -> DataFrame:
     by_minute = events.where(F.col("kind").isin(EventKind.PUBLISH, EventKind.REFUSED)).withColumn(
         "minute", _minute_of(day)
     )
-    return by_minute.groupBy("minute", "kind", "subject", "sender", "target", "code").agg(
-        F.count(F.lit(1)).alias("messages"), F.coalesce(F.sum("bytes"), F.lit(0)).cast("long").alias("bytes")
+    is_publish, status = F.col("kind") == EventKind.PUBLISH, F.coalesce("status", F.lit(""))
+    is_whole = F.coalesce(F.col("target") == EVERY_TARGET, F.lit(False))  # a refusal that has no publish beside it
+    return (
+        by_minute.where(~is_publish | (status != _REPLAYED))
+        .groupBy("minute", "kind", "subject", "sender", "target", "code")
+        .agg(
+            F.count(F.lit(1)).alias("messages"),
+            F.coalesce(F.sum("bytes"), F.lit(0)).cast("long").alias("bytes"),
+            F.count_if(is_publish | is_whole).alias("tried"),
+            F.count_if(F.when(is_publish, status == _REFUSED).otherwise(is_whole)).alias("turnedAway"),
+        )
     )
 
 

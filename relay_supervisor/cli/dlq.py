@@ -19,7 +19,7 @@ from relay_supervisor.cli.command import Session, command
 from relay_supervisor.cli.entry import ExitCode, UsageError
 from relay_supervisor.cli.groups import new_group
 from relay_supervisor.cli.replay import add_replay_commands
-from relay_supervisor.cli.show import ago, number, paint, safe, table
+from relay_supervisor.cli.show import ago, code_of, number, paint, safe, table
 
 if TYPE_CHECKING:
     from relay_core.deadletters import DeadLetter
@@ -48,7 +48,7 @@ async def list_dead_letters(
         lambda: table(
             ["ID", "FAILED", "CODE", "FROM", "TO", "REASON"],
             [
-                [one.message_id, ago(parse_iso(one.failed_at), now), one.code, *_route(one), one.reason]
+                [one.message_id, ago(parse_iso(one.failed_at), now), code_of(one), *_route(one), one.reason]
                 for one in page.dead_letters
             ],
             empty="no dead letters" + (" like that" if chosen else ""),
@@ -72,7 +72,7 @@ async def list_groups(session: Session) -> None:
             [
                 [
                     one.count,
-                    one.code,
+                    code_of(one),
                     ago(one.oldest_at, now),
                     ago(one.newest_at, now),
                     one.endpoint_subject,
@@ -123,11 +123,13 @@ async def purge(
         raise UsageError("say which ones: by ID, by --where, --code, --endpoint, --older-than ..., or --all")
     # What fails, or grows old enough, while somebody thinks about the question is not part of it.
     plan = await session.client.freeze_replay(filter=chosen)
-    if plan.total and not yes and not _confirmed(plan.total):
+    if plan.total and not yes and not _confirmed(plan.total, _of_which(plan.partial)):
         session.note("nothing was purged")
         return ExitCode.ERROR
     purged = await session.client.purge_dead_letters(plan_id=plan.id) if plan.total else 0
-    session.show({"purged": purged}, lambda: [f"{number(purged)} purged"])
+    session.show(
+        {"purged": purged, "partial": plan.partial}, lambda: [f"{number(purged)} purged{_of_which(plan.partial)}"]
+    )
     return ExitCode.OK
 
 
@@ -146,11 +148,15 @@ async def export(session: Session, options: FilterOptions) -> None:
 add_replay_commands(app)
 
 
-def _confirmed(count: int) -> bool:
+def _of_which(partial: int) -> str:
+    return f" ({number(partial)} of them copies of partial deliveries)" if partial else ""
+
+
+def _confirmed(count: int, of_which: str) -> bool:
     """Ask somebody at a terminal to type the number of dead letters that will be gone."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise UsageError(f"{number(count)} dead letters would be gone: add --yes to say that you mean it")
-    sys.stderr.write(f"{number(count)} dead letters will be gone for good. Type {count} to go on: ")
+        raise UsageError(f"{number(count)} dead letters{of_which} would be gone: add --yes to say that you mean it")
+    sys.stderr.write(f"{number(count)} dead letters{of_which} will be gone for good. Type {count} to go on: ")
     sys.stderr.flush()
     return sys.stdin.readline().strip() == str(count)
 
@@ -167,6 +173,8 @@ def _letter_lines(letter: DeadLetter) -> Iterator[str]:
     yield f"  reason    {safe(letter.reason)}"
     yield f"  failed    {safe(letter.failed_at)}" + (f", replayed {letter.replays} times" if letter.replays else "")
     yield f"  mailbox   {safe(letter.endpoint_hash)} (stage {letter.stage})"
+    if letter.partial:
+        yield "  partial   other targets took the message: this is the failed target's copy"
     envelope = letter.envelope
     if envelope is None:
         yield "  message   the file was no message; its bytes lie beside the record"

@@ -21,10 +21,11 @@ app = new_group("Subjects with a mailbox that lasts.")
 async def list_endpoints(
     session: Session,
     every: Annotated[
-        bool, typer.Option("--all", help="Also mailboxes of subjects that are not registered (any more).")
+        bool,
+        typer.Option("--all", help="Also mailboxes of adapters, and of subjects that are not registered (any more)."),
     ] = False,
 ) -> None:
-    """List the endpoints and how their mailboxes are doing."""
+    """List the endpoints and how their mailboxes are doing; of removed endpoints and adapters, those that hold mail."""
     endpoints = await session.client.endpoints()
     mailboxes = {one.hash: one for one in await session.client.mailboxes()} if _is_operator(session) else {}
     registered = {one.hash for one in endpoints}
@@ -32,7 +33,7 @@ async def list_endpoints(
     for endpoint in endpoints:
         mailbox = mailboxes.get(endpoint.hash)
         documents.append(endpoint.to_wire() | ({"mailbox": mailbox.to_wire()} if mailbox else {}))
-    others = [one for one in mailboxes.values() if one.hash not in registered] if every else []
+    others = [one for one in mailboxes.values() if one.hash not in registered and (every or _is_left_over(one))]
     for other in others:
         documents.append({"subject": other.subject, "hash": other.hash, "mailbox": other.to_wire()})
     rows = [(one.subject, mailboxes.get(one.hash)) for one in endpoints] + [(one.subject, one) for one in others]
@@ -62,6 +63,12 @@ async def remove_endpoint(session: Session, subject: Subject) -> None:
 
 def _is_operator(session: Session) -> bool:
     return session.client.hello is not None and session.client.hello.operator
+
+
+def _is_left_over(mailbox: MailboxState) -> bool:
+    """Return True if a mailbox holds mail of an endpoint or an adapter that was removed."""
+    was_target = mailbox.kind in ("endpoint", "adapter") and not mailbox.registered
+    return was_target and bool(mailbox.depth or mailbox.claimed or mailbox.failed)
 
 
 def _row(subject: str, mailbox: MailboxState | None) -> list[Any]:

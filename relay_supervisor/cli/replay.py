@@ -60,7 +60,13 @@ async def replay(
     fresh_budget: Fresh = False,
     plan_id: Annotated[str | None, typer.Option("--plan", help="Carry out this plan.", metavar="PLAN")] = None,
     rate: Annotated[float | None, typer.Option(help="Messages a second, at most.", min=0.001)] = None,
-    canary: Annotated[bool, typer.Option("--canary", help="Try 1, then 10, then the rest; stop if one fails.")] = False,
+    canary: Annotated[
+        bool,
+        typer.Option(
+            "--canary",
+            help="Try 1, then 10, then the rest, each when the last was handled or acknowledged; stop if one fails.",
+        ),
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan.")] = False,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Start it and return at once.")] = False,
 ) -> int:
@@ -104,7 +110,7 @@ async def pause(session: Session, plan: PlanId) -> None:
 
 
 async def resume(session: Session, plan: PlanId) -> None:
-    """Go on with a paused replay."""
+    """Resume a paused replay; a canary that waits for an acknowledgement goes on without it."""
     await _steer(session, plan, "resume")
 
 
@@ -161,19 +167,24 @@ async def _plan(
 
 
 async def _watch(session: Session, run: Replay) -> Replay:
-    """Return a run when it has ended, drawing its progress on a terminal."""
-    if not sys.stderr.isatty():
-        return await session.client.wait_replay(run.plan_id)
+    """Return a run when it has ended, drawing its progress on a terminal; elsewhere it says what the run waits for."""
     import asyncio
 
+    drawn = sys.stderr.isatty()
+    said: str | None = None
     async with asyncio.TaskGroup() as group:
         ended = group.create_task(session.client.wait_replay(run.plan_id))
         while not ended.done():
             await asyncio.wait([ended], timeout=_POLL_SECS)
             found = [one for one in await session.client.replays() if one.plan_id == run.plan_id]
-            sys.stderr.write(f"\r{_run_line(found[-1]) if found else ''}\x1b[K")
-            sys.stderr.flush()
-    sys.stderr.write("\r\x1b[K")
+            if drawn:
+                sys.stderr.write(f"\r{_run_line(found[-1]) if found else ''}\x1b[K")
+                sys.stderr.flush()
+            elif found and not ended.done() and (detail := found[-1].outcome.detail) not in (None, said):
+                said = detail
+                session.note(_run_line(found[-1]))
+    if drawn:
+        sys.stderr.write("\r\x1b[K")
     return ended.result()
 
 
@@ -198,8 +209,12 @@ def _run_line(run: Replay) -> str:
     detail = f": {safe(one.detail)}" if one.detail else ""
     return (
         f"replay {run.plan_id} {one.state}: {number(one.delivered)} delivered, {number(one.failed)} failed, "
-        f"{number(one.skipped)} left alone, of {number(one.total)}{detail}"
+        f"{number(one.skipped)} left alone{_skips(one.skips)}, of {number(one.total)}{detail}"
     )
+
+
+def _skips(skips: dict[str, int]) -> str:
+    return f" ({', '.join(f'{number(count)} {safe(verdict)}' for verdict, count in skips.items())})" if skips else ""
 
 
 def _run_row(run: Replay) -> list[Any]:
@@ -219,7 +234,10 @@ def _plan_lines(plan: ReplayPlan) -> Iterator[str]:
     yield f"plan {plan.id}: {', '.join(f'{number(count)} {verdict}' for verdict, count in verdicts.most_common())}"
     yield from table(
         ["ID", "VERDICT", "TARGET", "DETAIL"],
-        [[item.message_id, _verdict(item.verdict), item.endpoint_subject, item.detail] for item in plan.items[:_SHOWN]],
+        [
+            [item.message_id, _verdict(item.verdict), item.endpoint_subject, "partial" if item.partial else item.detail]
+            for item in plan.items[:_SHOWN]
+        ],
     )
     if len(plan.items) > _SHOWN:
         yield f"... and {number(len(plan.items) - _SHOWN)} more (--json has all)"

@@ -14,13 +14,27 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from relay_core.invisible import is_invisible
 
 _COLOURS = {"red": "31", "green": "32", "yellow": "33", "dim": "2", "bold": "1"}
 _PIPE_WIDTH = 400
 _NARROWEST = 12
+
+
+class Coded(Protocol):
+    """A dead letter, or a group of them."""
+
+    @property
+    def code(self) -> str: ...  # noqa: D102
+    @property
+    def partial(self) -> bool: ...  # noqa: D102
+
+
+def code_of(one: Coded) -> str:
+    """Return a dead letter's code, marked if it is the kept copy of a partial delivery."""
+    return f"{one.code} (partial)" if one.partial else one.code
 
 
 class Painted(NamedTuple):

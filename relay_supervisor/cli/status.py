@@ -9,7 +9,7 @@ from relay_supervisor.cli.breakers import breaker_rows
 from relay_supervisor.cli.command import Session, command
 from relay_supervisor.cli.groups import new_command
 from relay_supervisor.cli.jobs import job_rows
-from relay_supervisor.cli.show import ago, lasting, number, paint, safe, table
+from relay_supervisor.cli.show import ago, code_of, lasting, number, paint, safe, table
 
 if TYPE_CHECKING:
     from relay_core.operations import ConfiguredAdapter
@@ -77,7 +77,7 @@ def _tables(status: ServerStatus, now_ms: int) -> Iterator[str]:
         yield from table(
             ["COUNT", "CODE", "NEWEST", "TARGET", "SAMPLE REASON"],
             [
-                [one.count, one.code, ago(one.newest_at, now_ms), one.endpoint_subject, one.sample_reason]
+                [one.count, code_of(one), ago(one.newest_at, now_ms), one.endpoint_subject, one.sample_reason]
                 for one in status.dead_letters[:10]
             ],
         )
@@ -104,7 +104,9 @@ def find_problems(status: ServerStatus) -> Iterator[str]:
     for job in status.jobs:
         if job.last is not None and job.last.outcome in ("failed", "timed_out"):
             yield f"job {job.name} {job.last.outcome.replace('_', ' ')}: {job.last.error or 'see its output'}"
-    count = sum(group.count for group in status.dead_letters)
+    from relay_core.deadletters import count_dead
+
+    count = count_dead(status.dead_letters)
     if count:
         yield f"{count} dead letters: 'relay dlq' lists them"
 

@@ -60,10 +60,10 @@ async def list_traces(
     """List messages and what became of them, newest first."""
     from relay_core.clock import SystemClock
     from relay_core.protocol import Traces
-    from relay_core.trace_search import WORST_FIRST
+    from relay_core.trace_search import MESSAGE_STATUSES
 
-    if status is not None and status not in WORST_FIRST:
-        raise UsageError(f"--status: no status {status!r}: there are {', '.join(WORST_FIRST)}")
+    if status is not None and status not in MESSAGE_STATUSES:
+        raise UsageError(f"--status: no status {status!r}: there are {', '.join(MESSAGE_STATUSES)}")
     rows: list[TraceSummary] = []
     cursor = None
     while True:

@@ -4,9 +4,9 @@
    compares it with the limit for a minute, which is null while limits are off.
 2. A limit is the one of the longest override that covers the sender at a token boundary, as the bus resolves it
    (relay_core/ratelimit.py), and as it is configured at the time of the report. A minute's share may exceed 1: a
-   window shorter than a minute can be filled more than once, a replay is not counted by the bus, limits change.
-3. A sender with refusals alone has a row: no messages, no peak minute. `refusedShare` is refusals of messages and
-   refusals together, so it lies between 0 and 1 however many targets refused one message.
+   window shorter than a minute can be filled more than once, limits change.
+3. A sender with refusals alone has a row: no messages, no peak minute. `refused` counts refusals, one for each target
+   that refused. `refusedShare` is the part of its publishes that were refused altogether: 5 of 15 is a third.
 4. Lines are counted: one that stands twice counts twice (sources.py).
 """
 
@@ -62,6 +62,8 @@ def senders(traffic: DataFrame, limits: Limits) -> DataFrame:
         sum_of("bytes", EventKind.PUBLISH).alias("bytes"),
         sum_of("messages", EventKind.REFUSED).alias("refused"),
         F.sum(F.when(F.col("kind") == EventKind.REFUSED, rate_limited).otherwise(0)).alias("rateLimited"),
+        F.sum("tried").alias("tried"),
+        F.sum("turnedAway").alias("turnedAway"),
     )
     # Count and minute in one number: its maximum is the peak, the earlier minute of two that are equal. A struct would
     # say it better, but Spark can only sort for its maximum, not hash.
@@ -72,6 +74,8 @@ def senders(traffic: DataFrame, limits: Limits) -> DataFrame:
         F.max(ranked).alias("peak"),
         F.sum("refused").alias("refused"),
         F.sum("rateLimited").alias("rateLimited"),
+        F.sum("tried").alias("tried"),
+        F.sum("turnedAway").alias("turnedAway"),
     )
     peak_messages = F.call_function("div", F.col("peak"), F.lit(MINUTES_OF_DAY))
     peak_minute = MINUTES_OF_DAY - 1 - F.col("peak") % MINUTES_OF_DAY
@@ -86,5 +90,5 @@ def senders(traffic: DataFrame, limits: Limits) -> DataFrame:
         (peak_messages / limit).alias("peakShare"),
         "refused",
         "rateLimited",
-        (F.col("refused") / (F.col("messages") + F.col("refused"))).alias("refusedShare"),
+        F.coalesce(F.try_divide("turnedAway", "tried"), F.lit(0.0)).alias("refusedShare"),
     )

@@ -18,12 +18,13 @@ from hypothesis import strategies as st
 from relay_core import DeadLetter, DeadLetterFilter, RelayConfig, RelayCore, deadletter_store, replay
 from relay_core.clock import parse_iso
 from relay_core.config import RateLimitConfig, ReliabilityConfig
-from relay_core.deadletters import DeadLetterSummary
+from relay_core.deadletters import DeadLetterSummary, count_dead
 from relay_core.envelope import Envelope
 from relay_core.errors import NotFound
 from relay_core.mailbox import Mailbox
 from relay_core.subjects import subject_hash
 from relay_core.testing import FakeClock
+from relay_core.trace_search import TraceSearch
 
 A, B, C = "relay.agent.a", "relay.agent.b", "relay.agent.c"
 SENDER = "relay.agent.s"
@@ -237,6 +238,38 @@ async def test_copies_kept_aside_are_listed_only_when_asked_for(relay: RelayCore
     assert await relay.dead_letters() == []
     assert [letter.message_id for letter in await relay.dead_letters(include_partial=True)] == [message_id]
     assert await relay.purge_dead_letters() == 1
+
+
+async def test_the_kept_copy_of_a_partial_delivery_is_listed_grouped_planned_exported_and_purged(
+    relay: RelayCore, data_dir: Path
+) -> None:
+    await fail(relay, A)
+    box = failed(data_dir, B).parent
+    (box / "new").rename(box / "away")  # no store succeeds
+    partial = (await relay.publish("relay.agent.*", {"content": "needle"}, sender=SENDER)).message_id
+    (box / "away").rename(box / "new")
+    (found,) = (await relay.search_traces(TraceSearch(status="partial"))).rows
+    assert (found.message_id, found.status) == (partial, "partial")
+    assert partial not in [one.message_id for one in await relay.dead_letters()]
+    only = DeadLetterFilter(where="partial=yes")
+    assert [one.message_id for one in await relay.dead_letters(include_partial=True, filter=only)] == [partial]
+    for chosen in (only, DeadLetterFilter(where="needle")):
+        rows, _, _ = await relay.dead_letter_page(chosen)
+        assert [(one.message_id, one.partial) for one in rows] == [(partial, True)]
+        plan = await relay.plan_replay(filter=chosen)
+        assert [(item.message_id, item.partial) for item in plan.items] == [(partial, True)]
+        assert (plan.head().total, plan.head().partial) == (1, 1)
+        exported, _ = await relay.export_dead_letters(chosen, room=1_000_000)
+        assert [(one.message_id, one.partial) for one in exported] == [(partial, True)]
+    rows, total, _ = await relay.dead_letter_page()
+    assert (total, sorted(one.partial for one in rows)) == (2, [False, True])
+    groups = await relay.dead_letter_groups()
+    assert {(one.endpoint_subject, one.partial, one.count) for one in groups} == {(A, False, 1), (B, True, 1)}
+    assert count_dead(groups) == 1
+    assert await relay.purge_dead_letters(filter=DeadLetterFilter(where="partial=no")) == 1
+    assert [one.message_id for one in await relay.dead_letters(include_partial=True)] == [partial]
+    assert await relay.purge_dead_letters(filter=only) == 1
+    assert await relay.dead_letter_groups() == []
 
 
 async def test_one_dead_letter_is_found_by_id_and_target(relay: RelayCore) -> None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
+import orjson
 import pytest
 
-from relay_core import RelayConfig, RelayCore
+from relay_core import Envelope, RelayConfig, RelayCore
 from relay_core.config import BackpressureConfig, ReliabilityConfig
 from relay_core.events import Event, EventKind, read_events
 from relay_core.subjects import subject_hash
 from relay_core.testing import FakeClock
 from tests.core.sample_adapter import SampleAdapter
 
-A = "relay.agent.a"
+A, B, C = "relay.agent.a", "relay.agent.b", "relay.agent.c"
 SENDER = "relay.agent.sender"
 LIMITS = RelayConfig(
     durability="os",
@@ -54,6 +57,65 @@ async def test_pressure_is_told_when_it_begins_when_it_is_critical_and_when_it_i
         await fill(relay, 7)
         await relay.claim(A, limit=3)  # and nobody publishes any more
     assert episode(data_dir) == [("warning", 3), ("critical", 5), ("normal", 5)]
+
+
+@pytest.mark.parametrize("limits", [{"maxMailboxSize": 50}, {"pressureWarningAt": 1.0}, {"enabled": False}], ids=str)
+async def test_pressure_ends_when_the_limit_is_raised(data_dir: Path, clock: FakeClock, limits: dict[str, Any]) -> None:
+    async with RelayCore(data_dir, config=LIMITS, clock=clock) as relay:
+        await relay.register_endpoint(A)
+        await fill(relay, 4)
+        (data_dir / "config.json").write_bytes(orjson.dumps({"reliability": {"backpressure": limits}}))
+        relay.bus.reload()
+        await fill(relay, 1)  # and what is below the new warning begins no other episode
+    assert episode(data_dir) == [("warning", 3), ("normal", 3)]
+
+
+async def test_pressure_goes_on_when_the_limit_is_raised_too_little(data_dir: Path, clock: FakeClock) -> None:
+    async with RelayCore(data_dir, config=LIMITS, clock=clock) as relay:
+        await relay.register_endpoint(A)
+        await fill(relay, 5)
+        (data_dir / "config.json").write_bytes(orjson.dumps({"reliability": {"backpressure": {"maxMailboxSize": 6}}}))
+        relay.bus.reload()
+        assert len(await relay.claim(A)) == 1  # four wait, and the warning is at 3.6
+        await relay.idle()
+        assert relay.bus.mailboxes.get(subject_hash(A)).episode is not None  # type: ignore[union-attr]
+        await relay.claim(A)
+    assert episode(data_dir) == [("warning", 3), ("normal", 4)]
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["at once", "after a restart"])
+async def test_bytes_are_the_payloads_in_every_event(data_dir: Path, clock: FakeClock, restarted: bool) -> None:
+    async def fail(envelope: Envelope) -> None:
+        raise ValueError("no")
+
+    async with AsyncExitStack() as stack:
+        relay = await stack.enter_async_context(RelayCore(data_dir, config=LIMITS, clock=clock))
+        for subject in (A, B, C):
+            await relay.register_endpoint(subject)
+            await relay.publish(subject, {"content": "hi"}, sender=SENDER)
+        if restarted:
+            await stack.aclose()
+            relay = await stack.enter_async_context(RelayCore(data_dir, config=LIMITS, clock=clock))
+        await relay.subscribe(A, lambda envelope: None)
+        await relay.subscribe(B, fail)
+        (taken,) = await relay.claim(C)
+        await relay.complete(C, taken.id)
+        await relay.idle()
+        await relay.run_replay((await relay.plan_replay()).id)
+        await relay.idle()
+        spans = [span for letter in await relay.dead_letters() for span in await relay.trace(letter.message_id)]
+    size = len(b'{"content":"hi"}')
+    assert [span.size for span in spans] == [size]
+    about_messages = [event for event in told(data_dir, *EventKind) if event.message_id is not None]
+    assert {event.kind for event in about_messages} >= {
+        "publish",
+        "stored",
+        "handled",
+        "failed",
+        "dead_letter",
+        "replayed",
+    }
+    assert {(event.kind, event.bytes) for event in about_messages if event.bytes != size} == set()
 
 
 async def test_each_rise_above_the_warning_is_an_episode_with_its_own_worst(data_dir: Path, clock: FakeClock) -> None:

@@ -27,7 +27,7 @@ from relay_core.testing import FakeClock
 T0 = 1_700_000_000_000
 TARGETS = [f"{number:012x}" for number in range(5)]
 STATUSES = [value for name, value in vars(Status).items() if name.isupper()]
-DEAD = (Status.FAILED, Status.NO_SUBSCRIBER)
+DEAD = (Status.FAILED, Status.NO_SUBSCRIBER, Status.PARTIAL_FAILURE)
 
 
 @pytest.fixture
@@ -203,16 +203,16 @@ def fill(found: list[tuple[int, str, str, str, int]]) -> tuple[sqlite3.Connectio
 @given(rows)
 def test_groups_are_those_of_a_naive_count(found: list[tuple[int, str, str, str, int]]) -> None:
     db, deliveries = fill(found)
-    expected: dict[tuple[str, str], list[Delivery]] = defaultdict(list)
+    expected: dict[tuple[str, str, bool], list[Delivery]] = defaultdict(list)
     for one in deliveries:
         if one.status in DEAD:
-            expected[one.code or "", one.target].append(one)
+            expected[one.code or "", one.target, one.status == Status.PARTIAL_FAILURE].append(one)
     groups = lookups.dead_letter_groups(db)
-    assert [(-group.count, group.code, group.endpoint_hash) for group in groups] == sorted(
-        (-len(members), code, target) for (code, target), members in expected.items()
+    assert [(-group.count, group.code, group.endpoint_hash, group.partial) for group in groups] == sorted(
+        (-len(members), *key) for key, members in expected.items()
     )
     for group in groups:
-        members = expected[group.code, group.endpoint_hash]
+        members = expected[group.code, group.endpoint_hash, group.partial]
         times = [one.handled_ms or 0 for one in members]
         assert (group.oldest_at, group.newest_at) == (min(times), max(times))
         assert group.endpoint_subject == members[0].target_subject
@@ -242,7 +242,7 @@ def test_pages_put_together_are_the_whole(
         meant = Selection.of(DeadLetterFilter(code=code, endpoint=target), T0)
         page = lookups.dead_letter_page(db, meant, after=after, limit=limit)
         assert lookups.count_dead_letters(db, meant) == len(expected)
-        assert lookups.dead_letter_keys(db, meant, include_partial=False) == expected[::-1]
+        assert lookups.dead_letter_keys(db, meant) == expected[::-1]
         listed += [(one.message_id, one.endpoint_hash) for one in page]
         if len(page) < limit:
             break
@@ -254,7 +254,7 @@ def test_pages_put_together_are_the_whole(
 def test_traces_are_forgotten_by_when_they_were_sent_unless_their_message_is_there(
     db: sqlite3.Connection, new_id: UlidFactory
 ) -> None:
-    kept = {Status.NEW, Status.CUR, Status.FAILED, Status.ASIDE, Status.NO_SUBSCRIBER}
+    kept = {Status.NEW, Status.CUR, Status.FAILED, Status.PARTIAL_FAILURE, Status.NO_SUBSCRIBER}
     old = {status: new_id() for status in STATUSES}
     young = {status: new_id() for status in STATUSES}
     for ids, sent in ((old, T0), (young, T0 + 1)):
@@ -328,7 +328,7 @@ QUERIES: dict[str, Callable[[sqlite3.Connection, Index, str], object]] = {
     "page": lambda db, index, one: lookups.dead_letter_page(db, Selection(), after=one, limit=100),
     "page of some": lambda db, index, one: lookups.dead_letter_page(db, SOME, after=None, limit=100),
     "count": lambda db, index, one: lookups.count_dead_letters(db, SOME),
-    "keys": lambda db, index, one: lookups.dead_letter_keys(db, SOME, include_partial=True),
+    "keys": lambda db, index, one: lookups.dead_letter_keys(db, SOME),
     "warm": lambda db, index, one: index.warm(T0),
     "recent outcomes": lambda db, index, one: index.recent_outcomes(100),
     "reconcile": lambda db, index, one: db.execute(reindex._WAITING, (TARGETS[0],)).fetchall(),

@@ -419,7 +419,7 @@ async def test_one_target_that_cannot_store_leaves_its_copy_aside(relay: RelayCo
     (letter,) = await relay.dead_letters(include_partial=True)
     assert (letter.endpoint_hash, letter.code, letter.partial) == (subject_hash(A), "store_failed", True)
     spans = {span.target: span.status for span in await relay.trace(result.message_id)}
-    assert spans == {subject_hash(A): "aside", subject_hash(B): "new"}
+    assert spans == {subject_hash(A): "partial_failure", subject_hash(B): "new"}
 
 
 async def test_all_targets_that_cannot_store_make_a_dead_letter_with_the_cause(relay: RelayCore) -> None:

@@ -116,7 +116,7 @@ async def fill(relay: RelayCore, clock: FakeClock, data_dir: Path) -> None:
     await ended("rescan")
 
 
-STATUSES = Counter(new=2, cur=1, done=1, failed=3, no_subscriber=1, purged=1, aside=1)
+STATUSES = Counter(new=2, cur=1, done=1, failed=3, no_subscriber=1, purged=1, partial_failure=1)
 
 
 async def test_a_rebuild_equals_what_was_there(relay: RelayCore, clock: FakeClock, data_dir: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,13 @@ from relay_core import (
     StorageError,
     replay,
 )
+from relay_core.clock import iso
 from relay_core.events import EventKind, read_events
 from relay_core.replay_run import ReplayRun
 from relay_core.subjects import subject_hash
 from relay_core.testing import FakeClock
-from tests.core.sample_adapter import eventually
+from relay_core.trace_search import TraceSearch
+from tests.core.sample_adapter import SampleAdapter, eventually, refuse
 
 A, B, C = "relay.agent.a", "relay.agent.b", "relay.agent.c"
 SENDER = "relay.agent.sender"
@@ -257,6 +260,55 @@ async def test_a_message_whose_endpoint_is_not_registered_any_more(relay: RelayC
     assert (item.verdict, item.detail) == ("no_target", "the endpoint is not registered any more")
 
 
+async def failed_at_adapter(relay: RelayCore) -> str:
+    """Have an adapter fail a message; return its id."""
+    await relay.add_adapter(SampleAdapter(platform=refuse))
+    return (await relay.publish("relay.out.x", 1, sender=SENDER)).message_id
+
+
+async def test_a_message_whose_adapter_is_gone_has_no_target(relay: RelayCore) -> None:
+    message = await failed_at_adapter(relay)
+    assert verdicts(await relay.plan_replay()) == {message: "will_deliver"}
+    await relay.remove_adapter("sample")
+    plan = await relay.plan_replay()
+    assert [(item.verdict, item.detail) for item in plan.items] == [
+        ("no_target", "the adapter sample is not there any more")
+    ]
+    outcome = await relay.run_replay(plan.id)
+    assert (outcome.delivered, outcome.skipped, outcome.skips) == (0, 1, {"no_target": 1})
+    assert await letters(relay) == [message]
+
+
+async def test_an_adapter_that_goes_between_plan_and_run_leaves_the_dead_letter(relay: RelayCore) -> None:
+    message = await failed_at_adapter(relay)
+    plan = await relay.plan_replay()
+    await relay.remove_adapter("sample")
+    outcome = await relay.run_replay(plan.id)
+    assert (outcome.delivered, outcome.skipped, outcome.skips) == (0, 1, {"no_target": 1})
+    assert await letters(relay) == [message]
+    again = SampleAdapter()
+    await relay.add_adapter(again)
+    assert (await relay.run_replay((await relay.plan_replay()).id)).delivered == 1
+    assert again.got == [1]
+
+
+async def test_the_mailbox_of_a_removed_adapter_is_listed_until_it_is_empty(data_dir: Path, clock: FakeClock) -> None:
+    def states(relay: RelayCore) -> list[tuple[str, bool, int]]:
+        return [(one.subject, one.registered, one.failed) for one in relay.mailboxes() if one.kind == "adapter"]
+
+    subject = "relay.adapter.sample"
+    async with RelayCore(data_dir, config(), clock) as relay:
+        await failed_at_adapter(relay)
+        assert states(relay) == [(subject, True, 1)]
+    async with RelayCore(data_dir, config(), clock) as relay:  # started without the adapter
+        assert states(relay) == [(subject, False, 1)]
+        await relay.maintenance.drop_empty_mailboxes()
+        assert states(relay) == [(subject, False, 1)]
+        await relay.purge_dead_letters()
+        await relay.maintenance.drop_empty_mailboxes()
+        assert states(relay) == []
+
+
 async def test_a_message_that_the_budget_gate_would_stop_again(relay: RelayCore) -> None:
     await relay.publish(A, 1, sender=SENDER, budget={"hop_count": 5})
     (item,) = (await relay.plan_replay()).items
@@ -318,7 +370,9 @@ async def test_a_replay_goes_back_to_its_target_and_keeps_what_it_was(either: Re
     (after,) = listener.envelopes
     assert other.got == []
     renewed = before.envelope.budget.model_copy(update={"ttl": clock.now_ms() + 3_600_000})
-    assert after == before.envelope.model_copy(update={"budget": renewed, "replays": 1})
+    assert after == before.envelope.model_copy(
+        update={"budget": renewed, "replays": 1, "replayed_at": iso(clock.now_ms())}
+    )
     assert (after.id, after.budget.hop_count, after.budget.ancestor_chain) == (message_id, 2, ("relay.agent.x", A))
     assert await letters(either) == []
     found = await span(either, message_id)
@@ -514,6 +568,62 @@ async def test_a_replay_is_an_event(data_dir: Path, clock: FakeClock) -> None:
     assert [event.message_id for event in events] == ids
 
 
+HOUR_US = 3_600_000_000
+
+
+@pytest.mark.parametrize("taker", ["handler", "pull", "after a restart"])
+@pytest.mark.parametrize("stage", ["target", "gate"])
+async def test_the_time_as_a_dead_letter_is_not_counted_as_waiting(
+    data_dir: Path, clock: FakeClock, taker: str, stage: str
+) -> None:
+    listener = Listener()
+    async with AsyncExitStack() as stack:
+        relay = await stack.enter_async_context(RelayCore(data_dir, config(), clock))
+        if stage == "target":
+            await relay.register_endpoint(A)
+            (message,) = await dead(relay, 1)
+        else:
+            message = (await relay.publish(A, 1, sender=SENDER)).message_id
+            await relay.register_endpoint(A)
+        clock.advance(24 * 3600)
+        if taker == "handler":
+            await relay.subscribe(A, listener)
+        assert (await relay.run_replay((await relay.plan_replay()).id)).delivered == 1
+        if taker == "after a restart":
+            await stack.aclose()
+            relay = await stack.enter_async_context(RelayCore(data_dir, config(), clock))
+        if taker != "handler":
+            clock.advance(60)
+            (taken,) = await relay.claim(A)
+            clock.advance(1)
+            await relay.complete(A, taken.id)
+        await relay.idle()
+        metrics = relay.metrics()
+        waited = 0 if taker == "handler" else 60_000_000
+        assert metrics.queue_us.count == 1
+        assert waited <= metrics.queue_us.longest <= metrics.total_us.longest < HOUR_US
+        (found,) = (await relay.search_traces(TraceSearch(id=message))).rows
+        assert found.total_us is not None
+        assert found.total_us < HOUR_US
+    told = [event for path in sorted((data_dir / "events").rglob("*.jsonl")) for event in read_events(path)]
+    (handled,) = [event for event in told if event.kind == EventKind.HANDLED]
+    assert handled.queue_us is not None
+    assert waited <= handled.queue_us < HOUR_US
+    assert [event.kind for event in told if max(event.total_us or 0, event.store_us or 0) >= HOUR_US] == []
+
+
+async def test_a_replay_is_no_message_in_any_count(data_dir: Path, clock: FakeClock) -> None:
+    async with RelayCore(data_dir, config(), clock) as relay:
+        await relay.publish(A, 1, sender=SENDER)  # no_match
+        await relay.register_endpoint(A)
+        await dead(relay, 2)
+        assert (await relay.run_replay((await relay.plan_replay()).id)).delivered == 2
+        assert (relay.metrics().publishes, relay.metrics().bytes) == (2, 2)
+    told = [event for path in sorted((data_dir / "events").rglob("*.jsonl")) for event in read_events(path)]
+    assert [event.status for event in told if event.kind == EventKind.PUBLISH] == ["no_subscriber", "accepted"]
+    assert sum(event.kind == EventKind.REPLAYED for event in told) == 2
+
+
 async def test_a_message_that_is_gone_when_its_turn_comes_is_skipped(relay: RelayCore) -> None:
     first, second = await dead(relay, 1, 2)
     plan = await relay.plan_replay()
@@ -580,9 +690,10 @@ async def test_a_copy_kept_aside_is_replayed_to_its_target_only(relay: RelayCore
     assert result.delivered_to == 1
     (box / "away").rename(box / "new")
     assert await relay.dead_letters() == []
-    assert (await relay.plan_replay()).items == ()
-    plan = await relay.plan_replay([result.message_id])
-    assert [(item.endpoint_subject, item.verdict) for item in plan.items] == [(B, "will_deliver")]
+    for plan in (await relay.plan_replay([result.message_id]), await relay.plan_replay()):
+        assert [(item.endpoint_subject, item.verdict, item.partial) for item in plan.items] == [
+            (B, "will_deliver", True)
+        ]
     assert (await relay.run_replay(plan.id)).delivered == 1
     for subject in (A, B):
         assert [envelope.id for envelope in await relay.inbox(subject)] == [result.message_id]
@@ -725,6 +836,64 @@ async def test_a_canary_that_does_well_is_followed_by_all(relay: RelayCore) -> N
     await dead_by_handler(relay, listener, 30)
     outcome = await relay.run_replay((await relay.plan_replay()).id, canary=True)
     assert (outcome.delivered, outcome.state) == (30, "finished")
+
+
+async def acknowledge(relay: RelayCore, *, fails: bool = False) -> list[Any]:
+    """Be a pull consumer that takes what waits; return the payloads."""
+    taken = await relay.claim(A, limit=100)
+    for one in taken:
+        await (relay.fail(A, one.id, "no") if fails else relay.complete(A, one.id))
+    return [one.payload for one in taken]
+
+
+async def test_a_canary_waits_for_the_acknowledgement_of_a_pull_consumer(relay: RelayCore) -> None:
+    await dead(relay, *range(30))
+    run = await start(relay, canary=True)
+    for step in ([0], list(range(1, 11))):
+        await eventually(lambda step=step: len(relay.bus.mailboxes.get(subject_hash(A)).waiting(50)) == len(step))  # type: ignore[misc,union-attr]
+        await eventually(lambda: run.progress().state == "paused")
+        assert run.progress().detail == (
+            f"the canary waits for an acknowledgement from {A}: no consumer has taken the message yet; "
+            "resume goes on without it"
+        )
+        assert await acknowledge(relay) == step
+    outcome = await run.wait()
+    assert (outcome.delivered, outcome.state) == (30, "finished")
+    assert await acknowledge(relay) == list(range(11, 30))
+
+
+async def test_a_canary_that_a_pull_consumer_fails_stops_the_replay(relay: RelayCore) -> None:
+    await dead(relay, *range(30))
+    run = await start(relay, canary=True)
+    await eventually(lambda: failed_files(relay) == 29)
+    assert await acknowledge(relay, fails=True) == [0]
+    outcome = await run.wait()
+    assert (outcome.failed, outcome.state) == (1, "stopped")
+    assert outcome.detail == "the canary failed: 29 not tried"
+    assert len(await letters(relay)) == 30
+
+
+async def test_a_canary_says_when_a_consumer_has_its_message(relay: RelayCore, clock: FakeClock) -> None:
+    await dead(relay, *range(3))
+    run = await start(relay, canary=True)
+    await eventually(lambda: run.progress().state == "paused")
+    (first,) = await relay.claim(A)
+    await advance_until(clock, lambda: run.progress().state == "waiting")
+    assert run.progress().detail == f"the canary waits for an acknowledgement from {A}"
+    await relay.complete(A, first.id)
+    assert (await run.wait()).delivered == 3
+
+
+@pytest.mark.parametrize("steer", ["resume", "cancel"])
+async def test_a_canary_that_no_consumer_takes_can_be_resumed_or_cancelled(relay: RelayCore, steer: str) -> None:
+    await dead(relay, *range(30))
+    run = await start(relay, canary=True)
+    await eventually(lambda: run.progress().state == "paused")
+    getattr(run, steer)()
+    outcome = await run.wait()
+    replayed = 30 if steer == "resume" else 1
+    assert (outcome.delivered, outcome.state) == (replayed, "finished" if steer == "resume" else "cancelled")
+    assert len(await acknowledge(relay)) == replayed
 
 
 # Waiting
@@ -1083,6 +1252,8 @@ def test_plans_and_outcomes_are_json(clock: FakeClock) -> None:
         "id": UNKNOWN_ID,
         "createdAt": "2023-11-14T22:13:20.000Z",
         "freshBudget": False,
-        "items": [{"messageId": UNKNOWN_ID, "endpointHash": "x", "endpointSubject": A, "verdict": "denied"}],
+        "items": [
+            {"messageId": UNKNOWN_ID, "endpointHash": "x", "endpointSubject": A, "verdict": "denied", "partial": False}
+        ],
     }
     assert orjson.loads(orjson.dumps(ReplayPlan.model_validate(plan).to_wire())) == plan

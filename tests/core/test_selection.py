@@ -153,7 +153,7 @@ def test_the_index_selects_what_the_files_do(
     page = dead_letter_page(database, meant, after=None, limit=100)
     assert [(row.message_id, row.endpoint_hash) for row in page] == expected[::-1]
     assert count_dead_letters(database, meant) == len(expected)
-    assert dead_letter_keys(database, meant, include_partial=True) == expected
+    assert dead_letter_keys(database, meant) == expected
     for letter in by_key.values():
         key = (letter.message_id, letter.endpoint_hash)
         assert meant.accepts_mailbox(subject_of(letter), letter.endpoint_hash) or key not in expected
@@ -168,7 +168,7 @@ def test_no_text_means_more_to_the_index_than_to_the_files(database: sqlite3.Con
     for value in (*TEXTS, *PATTERNS, *SUBJECTS, "xay", "XKY", "100%", "x_y", "nt.a"):
         for op in "=~":
             meant = Selection((Term(field, op, value),))
-            assert dead_letter_keys(database, meant, include_partial=False) == accepted(meant, by_key), meant
+            assert dead_letter_keys(database, meant) == accepted(meant, by_key), meant
 
 
 @given(st.lists(letters, max_size=6), selections(in_columns | in_bodies))
@@ -176,7 +176,7 @@ def test_where_a_body_is_asked_for_the_index_leaves_nothing_out(
     database: sqlite3.Connection, found: list[DeadLetter], meant: Selection
 ) -> None:
     expected = accepted(meant, fill(database, found))
-    assert set(expected) <= set(dead_letter_keys(database, meant, include_partial=True))
+    assert set(expected) <= set(dead_letter_keys(database, meant))
 
 
 @given(selections(in_columns | in_bodies), st.sampled_from(IDS), st.sampled_from(SUBJECTS), st.text(max_size=5))
@@ -252,7 +252,7 @@ def test_the_index_can_be_asked_for_anything_that_can_be_typed(
     found = [made(one, SUBJECTS[0], SUBJECTS[1], "r", Code.TIMEOUT, NOW, 0) for one in IDS]
     by_key = fill(database, found)
     meant = Selection.of(DeadLetterFilter(where=where, exclude=exclude), NOW)
-    assert dead_letter_keys(database, meant, include_partial=True) == accepted(meant, by_key)
+    assert dead_letter_keys(database, meant) == accepted(meant, by_key)
 
 
 def test_a_long_body_is_compared_to_its_end() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from relay_core.events import EVENT_SCHEMA_VERSION
 from spark.schema import EVENT_SCHEMA, Day
 
 DATE = date(2026, 3, 14)
@@ -25,5 +26,5 @@ def events(spark: SparkSession, *rows: dict[str, Any]) -> DataFrame:
     unknown = {key for row in rows for key in row} - set(names)
     if unknown:
         raise TypeError(f"events have no {', '.join(sorted(unknown))}")
-    whole = [{"v": 2, "time": START} | row for row in rows]
+    whole = [{"v": EVENT_SCHEMA_VERSION, "time": START} | row for row in rows]
     return spark.createDataFrame([tuple(row.get(name) for name in names) for row in whole], EVENT_SCHEMA)

@@ -39,7 +39,10 @@ class Log:
 
     def put(self, name: str, *lines: dict[str, Any] | bytes) -> None:
         """Write a segment; bytes are a line as it is."""
-        data = [line if isinstance(line, bytes) else json.dumps({"v": 2} | line).encode() + b"\n" for line in lines]
+        data = [
+            line if isinstance(line, bytes) else json.dumps({"v": EVENT_SCHEMA_VERSION} | line).encode() + b"\n"
+            for line in lines
+        ]
         self.events.write(f"{HOME}/{name}", b"".join(data))
 
     def take(self, spark: SparkSession) -> Manifest | None:
@@ -152,8 +155,8 @@ BAD: list[tuple[bytes, str]] = [
     (b'{"time": %d, "kind": ""}' % at(), "wrong_type"),
     (b'{"time": %d, "kind": "%s"}' % (at(), b"k" * 41), "wrong_type"),
     (b'{"time": "%s"}' % LONG.encode(), "wrong_type"),
-    (b'{"v": 3, "time": "12:00", "new": "%s"}' % (b"n" * 3000), "unknown_version"),
-    (b'{"v": 3, "time": %d, "kind": "publish"}' % at(), "unknown_version"),
+    (b'{"v": 4, "time": "12:00", "new": "%s"}' % (b"n" * 3000), "unknown_version"),
+    (b'{"v": 4, "time": %d, "kind": "publish"}' % at(), "unknown_version"),
     (b'{"v": 0, "time": %d, "kind": "publish"}' % at(), "unknown_version"),
     (b'{"time": %d, "kind": "publish"}' % (at() - 1), "misplaced"),
     (b'{"time": %d, "kind": "publish"}' % at(24), "misplaced"),
@@ -194,6 +197,8 @@ def test_older_versions_are_read_as_the_newest(spark: SparkSession, log: Log) ->
         event("pressure", v=1, target="w"),
         event("adapter", v=1, detail="1/2"),
         event("pressure", v=2, target="x", depth=1, limit=2, detail="3/4"),
+        *(event(kind, v=2, bytes=300) for kind in ("publish", "refused", "handled")),
+        event("handled", v=3, bytes=20),
     )
     log.take(spark)
     expected = events(
@@ -203,6 +208,9 @@ def test_older_versions_are_read_as_the_newest(spark: SparkSession, log: Log) ->
         event("pressure", target="w"),
         event("adapter", detail="1/2"),
         event("pressure", target="x", depth=1, limit=2, detail="3/4"),
+        *(event(kind, bytes=300) for kind in ("publish", "refused")),
+        event("handled"),  # it might be the stored file's
+        event("handled", bytes=20),
     )
     assertDataFrameEqual(read_day(spark, log.tables, DATE), expected)
 

@@ -47,7 +47,7 @@ def test_usage_against_the_limit(spark: SparkSession) -> None:
     )
     limits = Limits(enabled=True, max_per_window=5, window_secs=30, overrides={"loud": 30})
     expected = [
-        ("loud", 90, 60, "10:01", 30, 60.0, 0.5, 2, 1, 2 / 92),
+        ("loud", 90, 60, "10:01", 30, 60.0, 0.5, 2, 1, 1 / 91),
         ("even", 2, 4, "03:04", 1, 10.0, 0.1, 0, 0, 0.0),
         ("denied", 0, 0, None, 0, 10.0, 0.0, 41, 40, 1.0),
         ("twice", 2, 6, "05:00", 2, 10.0, 0.2, 0, 0, 0.0),
@@ -96,6 +96,27 @@ def test_no_limit_is_known_while_limits_are_off(spark: SparkSession) -> None:
     day = events(spark, {"kind": "publish", "time": at(23, minutes=59), "sender": "a", "bytes": 1})
     expected = [("a", 1, 1, "23:59", 1, None, None, 0, 0, 0.0)]
     assertDataFrameEqual(senders(traffic(day, DAY), limits), spark.createDataFrame(expected, SCHEMA))
+
+
+def test_the_refused_share_is_of_what_the_sender_tried(spark: SparkSession) -> None:
+    publish = {"kind": "publish", "sender": "a", "bytes": 1}
+    refused = {"kind": "refused", "code": "rate_limited"}
+    day = events(
+        spark,
+        # Five of fifteen: refused by the one target each, which leaves a publish beside the refusal ...
+        *(publish | {"status": "accepted"} for _ in range(10)),
+        *(publish | {"status": "refused"} for _ in range(5)),
+        *(refused | {"sender": "a", "target": "0123456789ab", "code": "backpressure"} for _ in range(5)),
+        # ... or refused altogether, which does not ...
+        *(publish | {"sender": "b", "status": "accepted"} for _ in range(10)),
+        *(refused | {"sender": "b", "target": "*"} for _ in range(5)),
+        # ... and a message that four of five targets refused was accepted. A replay is none.
+        publish | {"sender": "c", "status": "accepted"},
+        *(refused | {"sender": "c", "target": f"{n:012}"} for n in range(4)),
+        publish | {"sender": "c", "status": "replayed"},
+    )
+    rows = senders(traffic(day, DAY), Limits()).select("sender", "messages", "refused", "refusedShare").collect()
+    assert sorted(map(tuple, rows)) == [("a", 15, 5, 5 / 15), ("b", 10, 5, 5 / 15), ("c", 1, 4, 0.0)]
 
 
 def test_an_empty_day_has_no_rows_and_every_column(spark: SparkSession) -> None:

@@ -12,7 +12,8 @@ from spark.sources import incidents, steps, time_of_day, traffic
 from tests.spark.events import DATE, DAY, at, events
 
 TRAFFIC = (
-    "minute int, kind string, subject string, sender string, target string, code string, messages long, bytes long"
+    "minute int, kind string, subject string, sender string, target string, code string, messages long, bytes long,"
+    " tried long, turnedAway long"
 )
 STEPS = "target string, targetKind string, name string, adapter string, step string, us long, messages long"
 LONG_AGO, FAR_AHEAD = -(2**63), 2**63 - 1
@@ -49,16 +50,19 @@ def test_traffic_counts_publishes_and_refusals_by_minute(spark: SparkSession) ->
         },
         {"kind": "refused", "time": at(minutes=1), "subject": "s", "sender": "a", "target": "t", "code": None},
         doubled,
-        # Neither counts.
+        # No target was allowed to take it.
+        {"kind": "publish", "time": at(minutes=1), "subject": "s", "sender": "a", "status": "refused"},
+        # None of these counts.
+        {"kind": "publish", "time": at(minutes=1), "subject": "s", "sender": "a", "status": "replayed", "bytes": 5},
         {"kind": "handled", "time": at(minutes=1), "subject": "s", "sender": "a", "bytes": 5},
         {"kind": "teleported", "time": at(minutes=1), "subject": "s", "sender": "a", "bytes": 5},
     )
     expected = [
-        (0, "publish", "s", "a", None, None, 1, 20),
-        (1, "publish", "s", "a", None, None, 2, 10),
-        (1, "refused", "s", "a", "*", "rate_limited", 1, 0),
-        (1, "refused", "s", "a", "t", None, 1, 0),
-        (1439, "publish", "s", "a", None, None, 2, 14),
+        (0, "publish", "s", "a", None, None, 1, 20, 1, 0),
+        (1, "publish", "s", "a", None, None, 3, 10, 3, 1),
+        (1, "refused", "s", "a", "*", "rate_limited", 1, 0, 1, 1),
+        (1, "refused", "s", "a", "t", None, 1, 0, 0, 0),
+        (1439, "publish", "s", "a", None, None, 2, 14, 2, 0),
     ]
     assertDataFrameEqual(traffic(day, DAY), spark.createDataFrame(expected, TRAFFIC))
 
@@ -66,7 +70,10 @@ def test_traffic_counts_publishes_and_refusals_by_minute(spark: SparkSession) ->
 def test_traffic_loses_no_event_whose_clock_jumped(spark: SparkSession) -> None:
     times = [LONG_AGO, 0, at(-1), at(0), at(24), at(50), FAR_AHEAD]
     day = events(spark, *({"kind": "publish", "time": time, "bytes": 1} for time in times))
-    expected = [(0, "publish", None, None, None, None, 4, 4), (1439, "publish", None, None, None, None, 3, 3)]
+    expected = [
+        (0, "publish", None, None, None, None, 4, 4, 4, 0),
+        (1439, "publish", None, None, None, None, 3, 3, 3, 0),
+    ]
     assertDataFrameEqual(traffic(day, DAY), spark.createDataFrame(expected, TRAFFIC))
 
 
@@ -86,7 +93,10 @@ def test_steps_are_a_histogram_of_three_durations(spark: SparkSession) -> None:
         endpoint | {"queueUs": -40, "handleUs": None, "totalUs": 0, "status": "partial"},
         adapter | {"queueUs": 0, "handleUs": 98_765, "totalUs": 99_999},
         {"kind": "handled", "queueUs": 1, "handleUs": 1, "totalUs": 1},
-        # Neither counts.
+        # No target was allowed to take it.
+        {"kind": "publish", "time": at(minutes=1), "subject": "s", "sender": "a", "status": "refused"},
+        # None of these counts.
+        {"kind": "publish", "time": at(minutes=1), "subject": "s", "sender": "a", "status": "replayed", "bytes": 5},
         endpoint | {"kind": "stored", "queueUs": 1, "totalUs": 1},
         endpoint | {"kind": "teleported", "queueUs": 1, "totalUs": 1},
     )
@@ -143,7 +153,7 @@ def test_a_pass_opens_its_kinds_and_columns_alone_and_shuffles_once(
 
     plan = plan_of(traffic(stored, DAY), capsys)
     assert "kind IN (publish,refused)" in _line(plan, "PartitionFilters")
-    assert _line(plan, "ReadSchema").count(":") == 1 + 6
+    assert _line(plan, "ReadSchema").count(":") == 1 + 7
     assert plan.count("- Exchange (") == plan.count("- Scan parquet") == 1
     assert [row["kind"] for row in traffic(stored, DAY).sort("kind").collect()] == ["publish", "refused"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.supervisor.cli_runner import TIMEOUT_SECS, Relay, a_relay
+from tests.supervisor.cli_runner import TIMEOUT_SECS, Relay, a_relay, until
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_a_filter_says_what_is_planned_exported_and_purged(relay: Relay) -> None
     where = ("--where", "to=relay.where.* !to~kept")
     assert [item["messageId"] for item in relay("dlq", "plan", *where, "--json").json["items"]] == [chosen]
     assert [json.loads(line)["messageId"] for line in relay("dlq", "export", *where).out.splitlines()] == [chosen]
-    assert relay("dlq", "purge", *where, "--yes", "--json").json == {"purged": 1}
+    assert relay("dlq", "purge", *where, "--yes", "--json").json == {"purged": 1, "partial": 0}
     assert relay("dlq", "show", kept, "--json").json["messageId"] == kept
     document = relay("dlq", "replay", "--where", "to=relay.where.kept", "--json", code=4).json
     assert [item["verdict"] for item in document["plan"]["items"]] == ["no_target"]
@@ -83,6 +83,24 @@ def test_a_replay_is_planned_shown_and_run(relay: Relay) -> None:
     assert again in runs.out
     assert document["replays"][-1]["planId"] == again
     assert relay.waiting("relay.replay.a") == ["x"]
+
+
+def test_a_canary_says_that_it_waits_for_an_acknowledgement(relay: Relay) -> None:
+    subject = "relay.canary.a"
+    ids = dead(relay, *[subject] * 3)
+    relay.add(subject)
+    plan = relay("dlq", "replay", *ids, "--canary", "--no-wait", "--json").json["replay"]["planId"]
+    until(lambda: relay.waiting(subject) == ["x"])
+    until(lambda: f"waits for an acknowledgement from {subject}" in _why_paused(relay, plan))
+    claimed = relay("inbox", subject, "--claim", "--json").json["messages"]
+    relay("ack", subject, claimed[0]["id"])
+    until(lambda: relay("dlq", "runs", "--json").json["replays"][-1]["outcome"]["delivered"] == 3)
+    assert len(relay.waiting(subject)) == 2
+
+
+def _why_paused(relay: Relay, plan: str) -> str:
+    (outcome,) = [one["outcome"] for one in relay("dlq", "runs", "--json").json["replays"] if one["planId"] == plan]
+    return str(outcome["detail"]) if outcome["state"] == "paused" else ""
 
 
 def test_a_replay_needs_a_selection(relay: Relay) -> None:
@@ -131,7 +149,7 @@ def test_dead_letters_are_exported_as_lines(relay: Relay) -> None:
 def test_a_purge_asks_first_or_wants_to_be_told_yes(relay: Relay) -> None:
     ids = dead(relay, "relay.purge.a", "relay.purge.b", "relay.purge.c", sender="relay.purger")
     assert "--yes" in relay("dlq", "purge", "--sender", "relay.purger", code=2).err
-    assert relay.real("dlq", "purge", ids[0], "--yes", "--json").json == {"purged": 1}
+    assert relay.real("dlq", "purge", ids[0], "--yes", "--json").json == {"purged": 1, "partial": 0}
     assert "0 purged" in relay("dlq", "purge", "--older-than", "1h", "--sender", "relay.purger").out
     for typed, code in (("99", 1), ("2", 0)):
         leader, follower = pty.openpty()
@@ -148,7 +166,7 @@ def test_a_purge_asks_first_or_wants_to_be_told_yes(relay: Relay) -> None:
     assert relay.letters(sender="relay.purger") == []
 
 
-def test_a_purge_takes_what_it_has_counted_and_no_copy_kept_aside(relay: Relay) -> None:
+def test_the_kept_copy_of_a_partial_delivery_is_shown_and_purged_by_name(relay: Relay) -> None:
     (id,) = dead(relay, "relay.aside.a", sender="relay.asider")
     assert relay.daemon is not None
     (path,) = relay.daemon.data_dir.rglob(f"failed/{id}.json")
@@ -157,9 +175,14 @@ def test_a_purge_takes_what_it_has_counted_and_no_copy_kept_aside(relay: Relay) 
     record["envelope"]["id"] = aside.stem
     aside.write_text(json.dumps(record))
     relay("jobs", "run", "index")
-    assert relay("trace", aside.stem, "--json").json["spans"][0]["status"] == "aside"
-    assert relay("dlq", "purge", "--sender", "relay.asider", "--yes", "--json").json == {"purged": 1}
+    assert relay("trace", aside.stem, "--json").json["spans"][0]["status"] == "partial_failure"
+    assert "no_match (partial)" in relay("dlq", "--sender", "relay.asider").out
+    assert "other targets took the message" in relay("dlq", "show", aside.stem).out
+    chosen = ("--sender", "relay.asider", "--yes", "--json")
+    assert relay("dlq", "purge", *chosen, "--where", "partial=no").json == {"purged": 1, "partial": 0}
     assert (path.exists(), aside.exists()) == (False, True)
+    assert relay("dlq", "purge", *chosen).json == {"purged": 1, "partial": 1}
+    assert not aside.exists()
 
 
 def test_without_a_supervisor_it_exits_3(tmp_path: Path) -> None:

@@ -192,7 +192,7 @@ async def test_a_span_tells_of_a_delivery_by_the_messaging_conventions(collector
     assert attributes(collector.requests[0].resource_spans[0].resource)["service.name"] == "relay"
 
 
-@pytest.mark.parametrize("status", ["failed", "aside", "partial"])
+@pytest.mark.parametrize("status", ["failed", "partial_failure", "partial"])
 async def test_a_failure_is_an_error_with_its_reason_but_without_secrets(collector: Collector, status: str) -> None:
     reason = "no answer from https://me:hunter2@host/x " + "x" * 1_000
     (span,) = await exported(collector, delivery(status=status, code="timeout", reason=reason))

@@ -39,7 +39,7 @@ def test_a_search_is_a_few_words(text: str, query: TraceQuery) -> None:
     ("text", "says"),
     [
         ("bang!", "subject~bang!"),
-        ("status=bad", "there are aside, cur"),
+        ("status=bad", "there are cur, done"),
         ("status~fail", "write status=fail"),
         ("since=soon", "like 90s"),
         ("colour=red", "no field"),

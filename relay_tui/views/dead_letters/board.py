@@ -17,6 +17,7 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.worker import Worker
 
+from relay_core.deadletters import count_dead
 from relay_core.errors import RelayError
 from relay_core.replay_plan import ReplayOutcome
 from relay_tui.lines import Line, Lines, Piece, line, width_of
@@ -134,11 +135,17 @@ class DeadLetterBoard(DeadLetterWork):
         self._runs_seen = now
 
     def _summary(self, groups: int) -> Line:
-        total = sum(group.count for group in self.store.state.dead_letters.values())
+        found = self.store.state.dead_letters.values()
+        total = count_dead(found)
+        partial = sum(group.count for group in found) - total
         grown, style = growth(self.store, "", total)
         told: Piece = (f"  ✗ {self.interrupted}" if self.interrupted is not None else "", "bad")
         return line(
-            (f" {plural(total, 'dead letter')}", "title"), f" in {plural(groups, 'group')}  ", (grown, style), told
+            (f" {plural(total, 'dead letter')}", "title"),
+            f" and {plural(partial, 'partial copy', 'partial copies')}" if partial else "",
+            f" in {plural(groups, 'group')}  ",
+            (grown, style),
+            told,
         )
 
     def draw_list(self) -> None:

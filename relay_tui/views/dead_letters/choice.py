@@ -160,12 +160,18 @@ def chosen(marks: Marks, text: str, key: str | None) -> Choice | None:
     return Choice(ids=(key,)) if key is not None else None
 
 
+def code_of(group: DeadLetterGroup) -> str:
+    """Return a group's code, marked if it is of partial deliveries."""
+    return f"▲ {clean(group.code, 40)}" if group.partial else clean(group.code, 40)
+
+
 def group_filter(group: DeadLetterGroup) -> str:
     """Return the filter that selects a group."""
     subject = group.endpoint_subject
     # A subject that is a pattern would select other mailboxes too.
     target = group.endpoint_hash if not subject or is_pattern(subject) else subject
-    return render_filter([Term("code", "=", group.code), Term("to", "=", target)])
+    terms = [Term("code", "=", group.code), Term("to", "=", target)]
+    return render_filter([*terms, Term("partial", "=", "yes")] if group.partial else terms)
 
 
 def is_half_typed(text: str) -> bool:

@@ -192,6 +192,8 @@ def _facts(letter: DeadLetter, now: int) -> Iterator[tuple[str, str]]:
     replays = "never replayed" if not letter.replays else f"replayed {plural(letter.replays, 'time')}"
     yield "failed", f"{date_time(instant(letter.failed_at))}Z, {replays}"
     yield "mailbox", f"{letter.endpoint_hash}, {_STAGES[letter.stage]}"
+    if letter.partial:
+        yield "partial", "other targets took the message: this is the failed target's copy"
 
 
 def _span_lines(spans: Iterable[Span]) -> Iterator[Line]:

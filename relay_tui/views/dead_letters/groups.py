@@ -8,6 +8,7 @@ from relay_tui.lines import Piece
 from relay_tui.safe import clean
 from relay_tui.store import Store
 from relay_tui.table import Column, Row
+from relay_tui.views.dead_letters.choice import code_of
 from relay_tui.words import ago, lasting, number, spark
 
 COLUMNS = (
@@ -47,7 +48,7 @@ class GroupRows:
 
     def _cells(self, key: str, group: DeadLetterGroup) -> tuple[str | Piece, ...]:
         return (
-            (clean(group.code, 40), "warn"),
+            (code_of(group), "warn"),
             clean(group.endpoint_subject or group.endpoint_hash),
             (number(group.count), "strong"),
             growth(self._store, key, group.count),

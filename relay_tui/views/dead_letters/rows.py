@@ -41,6 +41,7 @@ class Held(NamedTuple):
     failed_at: float
     replays: int
     size: int
+    partial: bool
 
 
 class LetterRows:
@@ -62,7 +63,7 @@ class LetterRows:
         held = self._held[at]
         cells = (
             (about((self.now_ms - held.failed_at) / 1000), "dim"),
-            (clean(held.code, 40), "warn"),
+            (f"▲ {clean(held.code, 40)}" if held.partial else clean(held.code, 40), "warn"),
             clean(held.target),
             (clean(held.sender), "dim"),
             clean(held.reason.partition("\n")[0]),
@@ -127,6 +128,7 @@ class LetterRows:
                 row.failed_at,
                 row.replays,
                 row.size,
+                row.partial,
             )
             for row in rows
         ]

@@ -77,7 +77,7 @@ def _cells(outcome: ReplayOutcome) -> tuple[Cell, ...]:
         (f"{outcome.delivered:,}", "ok" if outcome.delivered else "dim"),
         (f"{outcome.failed:,}", "bad" if outcome.failed else "dim"),
         (f"{outcome.skipped:,}", "dim"),
-        clean(outcome.detail or ""),
+        clean(outcome.detail or ", ".join(f"{count:,} {verdict}" for verdict, count in outcome.skips.items())),
     )
 
 

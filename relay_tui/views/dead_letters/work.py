@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from relay_core.deadletters import group_key
 from relay_core.errors import RelayError
 from relay_core.places import socket_path
 from relay_core.replay_plan import PlanHead, Verdict
@@ -112,7 +113,7 @@ class DeadLetterWork(View):
             return
         before = await asyncio.to_thread(pretty_json, letter.envelope.payload)
         path = await asyncio.to_thread(write_private, before)
-        group = self.store.state.dead_letters.get(f"{letter.code}/{endpoint}")
+        group = self.store.state.dead_letters.get(group_key(letter.code, endpoint, partial=letter.partial))
         target = group.endpoint_subject if group is not None else endpoint
         about = letter_words(letter.code, target, letter.envelope.sender, letter.reason)
         kept: str | None = _NOT_SENT

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from relay_core.deadletters import count_dead
 from relay_core.live_state import LiveBreaker
 from relay_core.operations import ConfiguredAdapter
 from relay_tui.lines import Line, Piece, fit
 from relay_tui.safe import clean
 from relay_tui.store import Store
-from relay_tui.views.dead_letters.choice import group_filter
+from relay_tui.views.dead_letters.choice import code_of, group_filter
 from relay_tui.views.overview.board import Entry
 from relay_tui.views.overview.parts import Room, Said, listed, name_fit
 from relay_tui.views.states import adapter_rank, adapter_state
@@ -60,7 +61,7 @@ def _breaker_line(key: str, one: LiveBreaker, now: int, width: int) -> Line:
 def dead_letters(store: Store, room: Room) -> Said:
     """Say how many dead letters there are, how their number changes, and what most of them are about."""
     groups = store.state.dead_letters
-    total = sum(group.count for group in groups.values())
+    total = count_dead(groups.values())
     growth, secs = store.history.dead.change("", total, _GROWTH_SECS)
     order = sorted(groups, key=lambda key: (-groups[key].count, key))
     wide = room.width >= 50
@@ -73,7 +74,7 @@ def dead_letters(store: Store, room: Room) -> Said:
             (fit(number(group.count), count, right=True), "strong"),
             (fit(f"+{number(more)}" if more > 0 else "", count, right=True), "warn"),
             (" ", ""),
-            (fit(clean(group.code), 15), "bad"),
+            (fit(code_of(group), 15), "warn" if group.partial else "bad"),
             (" ", ""),
             (name_fit(group.endpoint_subject, room.width - 2 * count - (26 if wide else 17)), ""),
             (" ", ""),

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from relay_core.subjects import is_pattern
-from relay_core.trace_search import WORST_FIRST
+from relay_core.trace_search import MESSAGE_STATUSES
 
 _HEAD = re.compile(r"([A-Za-z_]+)([=~])(.*)")
 _ID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Za-hjkmnp-tv-z]{2,25}")
@@ -99,8 +99,8 @@ def _with(query: TraceQuery, word: str) -> TraceQuery:
             return replace(query, subject=value) if name == "subject" else replace(query, sender=value)
         case "status":
             status = _WORDS.get(value.lower(), value.lower())
-            if status not in WORST_FIRST:
-                raise QueryError(f"no status {value!r}: there are {', '.join(sorted(WORST_FIRST))}")
+            if status not in MESSAGE_STATUSES:
+                raise QueryError(f"no status {value!r}: there are {', '.join(sorted(MESSAGE_STATUSES))}")
             return replace(query, status=status)
         case "since":
             age = _AGE.fullmatch(value)
