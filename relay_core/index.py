@@ -129,7 +129,7 @@ class Index:
 
     @property
     def is_behind(self) -> bool:
-        """Whether rows wait that the database has refused."""
+        """Whether rows wait that the database has refused; only a job may ask, since a batch may be under way."""
         return bool(self._unsaved)
 
     def note(self, row: Row) -> None:

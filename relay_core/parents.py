@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -51,12 +51,17 @@ class Parents:
         held = self._held(message_id, sender)
         if held is not None or not is_ulid(message_id):
             return held
+
+        def look(db: sqlite3.Connection) -> tuple[Any, bool]:
+            # Asked in the same step: rows that are written a moment later were missing all the same.
+            return db.execute(_QUERY, (message_id, subject_hash(sender))).fetchone(), self._index.is_behind
+
         try:
-            row = await self._index.run(lambda db: db.execute(_QUERY, (message_id, subject_hash(sender))).fetchone())
+            row, was_behind = await self._index.run(look)
         except (sqlite3.Error, OSError):  # the index never fails a publish
             return await self._find_in_journal(message_id, sender)
         if row is None:
-            return await self._find_in_journal(message_id, sender) if self._index.is_behind else None
+            return await self._find_in_journal(message_id, sender) if was_behind else None
         trace_id, hops, max_hops, ancestors, expires, calls = row
         budget = Budget(
             hop_count=hops,

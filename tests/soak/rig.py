@@ -117,7 +117,7 @@ class Rig:
         died_of: list[str] = []
         try:
             self.data_dir.mkdir(mode=0o700)
-            (self.data_dir / "config.json").write_text(json.dumps(configuration(self.durability)))
+            self._write_config()
             await self.start()
             await self._register()
             async with asyncio.TaskGroup() as group:
@@ -139,6 +139,14 @@ class Rig:
         violations = died_of or check(self.history, remains, LIMITS)
         return Outcome(violations, self.history.counts(), faults)
 
+    def _write_config(self) -> None:
+        """Write config.json so that it survives a power cut: nothing else makes it last."""
+        (self.data_dir / "config.json").write_text(json.dumps(configuration(self.durability)))
+        for path in (self.data_dir / "config.json", self.data_dir, self.data_dir.parent):
+            descriptor = os.open(path, os.O_RDONLY)
+            os.fsync(descriptor)
+            os.close(descriptor)
+
     async def _strike(self, cycles: int, faults: Counter[str]) -> None:
         for _ in range(cycles):
             await asyncio.sleep(self.chance.uniform(0.1, 1.0))
@@ -156,6 +164,8 @@ class Rig:
         """Let the publishers finish and the consumers empty their mailboxes."""
         for client in self.clients:
             client.calm = True
+            if isinstance(client, Puller):
+                client.cut()  # what it has forgotten without a lease is its own until it disconnects
         working = [
             task for client, task in tasks.items() if isinstance(client, Publisher | Greedy | Starter | Operator)
         ]

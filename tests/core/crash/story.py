@@ -104,11 +104,17 @@ async def _finish(core: RelayCore, subject: str) -> None:
         await core.complete(subject, envelope.id)
 
 
+async def refuse_rows(core: RelayCore) -> None:
+    """Keep the index from writing anything; no other process can hold it while it is in use."""
+    await core.bus.index.run(lambda db: db.execute("PRAGMA query_only = 1"))
+
+
 async def main(directory: str, durability: Durability) -> None:
     """Be the process that is killed."""
     async with RelayCore(directory, config(durability)) as core:
         say("open")
-        await asyncio.to_thread(sys.stdin.readline)
+        if await asyncio.to_thread(sys.stdin.readline) == "unwritten\n":
+            await refuse_rows(core)
         say(json.dumps(asdict(await begin(core))))
         await asyncio.to_thread(sys.stdin.readline)
 
