@@ -11,7 +11,6 @@ The module is long because it is that one order: every part is made, started and
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -42,7 +41,7 @@ from relay_core.event_log import EventLog
 from relay_core.events import EventKind
 from relay_core.fanout import Fanout
 from relay_core.handling import Handling
-from relay_core.ids import UlidFactory
+from relay_core.ids import UlidFactory, is_ulid
 from relay_core.index import Index
 from relay_core.journal import Journal, done, segments
 from relay_core.limited_log import LimitedLog
@@ -73,6 +72,7 @@ from relay_core.recorder import Recorder
 from relay_core.recovery import Recovered, recover
 from relay_core.reindex import Reindexer
 from relay_core.replies import Replies
+from relay_core.restoring import Restoring
 from relay_core.results import PublishResult
 from relay_core.signals import Signal, SignalHub
 from relay_core.subjects import is_of_bus, subject_hash
@@ -129,7 +129,7 @@ class Bus:
             await stack.enter_async_context(self.events)
             self.recorder.event(EventKind.BUS, status="started")
             stack.callback(self.recorder.event, EventKind.BUS, status="stopped")
-            self.journal.open()
+            self.journal.open(after=past.read_to)
             self.commits.open()
             stack.push_async_callback(self.commits.close)
             await self._remember(recovered, past)
@@ -150,6 +150,8 @@ class Bus:
             await stack.enter_async_context(self.adapters)
             self.index.dirty = True  # what a kill has kept from it is found by the check
             self.background.start(self._check_index(), name="check index")
+            if recovered.unfinished:
+                self.background.start(self._restore(), name="restore")
             yield
 
     def _assemble(self) -> None:
@@ -167,6 +169,7 @@ class Bus:
         self.journal = Journal(self.data_dir.journal, config.durability)
         self.commits = Commits(self.journal, asyncio.get_running_loop())
         self.commits.before_drop = lambda: self.index.caught_up(self.journal.sequence - 1)
+        self.restoring = Restoring(self.commits, self.mailboxes, clock, self._restored)
         self.parking = Parking(self.commits, self.recorder, clock, self.new_id, self.background)
         self.handling = Handling(
             self.consumers, self.breakers, self.commits, self.parking, self.recorder, clock, self.replies
@@ -273,8 +276,9 @@ class Bus:
                 self.dedupe.remember(key, PublishResult.model_validate(orjson.loads(result)))
         known = self.index.read_to()  # asked last: an index found to be damaged has just been replaced
         past = Past(now - self._remembered_ms())
+        past.read_to = known
         past.read([(sequence, path) for sequence, path in self.journal.kept.segments() if sequence > known])
-        recovered = recover(self.data_dir.journal, self.mailboxes.maildir, past)
+        recovered = recover(self.data_dir.journal, self.mailboxes.maildir, past, self.journal.make_room)
         strays = self.mailboxes.load()
         if not known:
             used |= waiting_since(self.mailboxes, window_began)
@@ -294,16 +298,17 @@ class Bus:
         for row in past.rows():
             self.index.note(row)
         await self.index.flush()
+        self.commits.inherits = True
         if recovered.unfinished:
-            self._keep_segments(recovered.unfinished)
+            self.restoring.begin(recovered.unfinished)
         else:
             try:
-                await asyncio.to_thread(self.commits.before_drop)
-                await asyncio.to_thread(self.journal.checkpoint)
+                await asyncio.to_thread(self.commits.checkpoint)
             except OSError as error:
                 logger.error("journal: the old segments are kept: %s", error)
-        newest = self.mailboxes.newest()
-        if newest is not None:
+        known = [step.message for step in recovered.unfinished if is_ulid(step.message)]
+        newest = max([*known, self.mailboxes.newest() or ""])
+        if newest:
             self.new_id.seed(newest)
 
     def _remembered_ms(self) -> int:
@@ -322,16 +327,15 @@ class Bus:
         """Return what the journal still tells of one message's deliveries. Blocks."""
         return list(self._whole_past(message_id).deliveries.values())
 
-    def _keep_segments(self, unfinished: int) -> None:
-        """Keep the journal until a start finds room for the messages that only it has."""
-        logger.error(
-            "the disk is full: %d messages are still in the journal alone; free some space and start again", unfinished
-        )
+    def _restored(self, mailbox: Mailbox) -> None:
+        """Serve a mailbox that got a message back."""
+        self.drops.add(mailbox.hash, mailbox.maildir.path / "new")
+        self.listen(mailbox)
 
-        def refuse() -> None:
-            raise OSError(errno.ENOSPC, f"{unfinished} messages are in the journal alone")
-
-        self.commits.before_drop = refuse
+    async def _restore(self) -> None:
+        """Restore the messages that are in the journal alone, and give them their rows."""
+        await self.restoring.run()
+        await self._check_index()
 
     async def _park_interrupted(self) -> None:
         """Park what the last process had claimed: its handler may have run."""
@@ -339,6 +343,8 @@ class Bus:
         for mailbox in self.mailboxes:
             mailbox.maildir.sweep(older_than=process_started)
             for message_id in mailbox.maildir.ids(CUR):
+                if self.restoring.has(mailbox.hash, message_id):
+                    continue  # its dead letter waits for room
                 if len(mailbox.maildir.whereabouts(message_id)) > 1:
                     # It was being parked, and the record stands, or being put back, and was not begun.
                     mailbox.maildir.remove(CUR, message_id)

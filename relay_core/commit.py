@@ -123,6 +123,8 @@ class Commits:
         self._checkpointing = False
         self.before_drop: Callable[[], None] = lambda: None
         """Called, in a thread, before segments are dropped: waits for whoever else must know what they say."""
+        self.inherits = False
+        """Whether segments of an earlier process are in the journal: what ends must be said after them in any case."""
         self.degraded: str | None = None
         """Why the last sync failed, until one succeeds."""
 
@@ -138,6 +140,8 @@ class Commits:
         if self._timer is not None:
             self._timer.cancel()
         if self._thread is not None:
+            if self._unsynced or self._begun:
+                self._queue.put(Change("", ()))
             self._queue.put(None)
             await asyncio.to_thread(self._thread.join)
         self._settle_all()
@@ -147,12 +151,21 @@ class Commits:
         if self._checkpoint is not None:
             self._checkpoint.join()
         try:
-            self.journal.rotate()
+            is_empty = self._rotate_if_there_is_room()
             self.before_drop()
-            self.journal.checkpoint()
+            self.journal.checkpoint(closing=not is_empty)
         except OSError as error:
             logger.warning("journal kept for the next start: %s", error)
         self.journal.close()
+
+    def _rotate_if_there_is_room(self) -> bool:
+        try:
+            self.journal.rotate()
+        except OSError as error:
+            if not is_full(error):
+                raise
+            return False
+        return True
 
     async def commit(self, change: Change, *, atomic: bool = False) -> None:
         """Carry out a change. Look at its `error` and `failures` afterwards.
@@ -176,16 +189,17 @@ class Commits:
             return False
         try:
             if atomic or change.dedupe is not None:
-                self.journal.append([_line(change, sync=False)], room=_room(change))
-                carry_out(change, self.journal.kept.give_way)
+                self.journal.append([_line(change, sync=False)], hold=_room(change))
+                carry_out(change, self.journal.make_room)
                 ending = [done(change.message_id)]
                 if change.failures and change.dedupe is not None:
                     ending.insert(0, _amended(change, [], sync=False))
                 self.journal.amend(ending)
+                self.journal.release()
                 if self.journal.full:
                     self._begin_checkpoint()
             else:
-                carry_out(change, self.journal.kept.give_way)
+                carry_out(change, self.journal.make_room)
         except OSError as error:
             change.error = error
         change.settle()
@@ -202,12 +216,15 @@ class Commits:
         Raises:
             OSError: if the journal cannot be written; the file must stay then, or a restart brings it back.
         """
+        line = transaction(message_id, [("gone", mailbox, message_id, None)], sync=True)
         if self._thread is not None:
             with self._order:
-                self.journal.append([transaction(message_id, [("gone", mailbox, message_id, None)], sync=True)])
+                self.journal.append([line])
                 self._begun.pop((mailbox, message_id), None)
                 self._unsynced = True
             self._sync_soon()
+        elif self.inherits or self.journal.owes:
+            self.journal.append([line])  # else the next start would carry out what the journal says of it
 
     def finish(self, mailbox: str, maildir: Maildir, message_id: str) -> None:
         """Write down that a claimed message is finished, and remove its file.
@@ -237,11 +254,11 @@ class Commits:
             if (mailbox, message_id) in self._begun:
                 del self._begun[mailbox, message_id]
                 return
+            line = transaction(message_id, [("back", mailbox, message_id, None)], sync=True)
             try:
-                self.journal.append([transaction(message_id, [("back", mailbox, message_id, None)], sync=True)])
-            except OSError as error:
-                logger.error("journal: cannot write that %s waits again: %s", message_id, error)
-                return
+                self.journal.append([line])
+            except OSError:
+                self.journal.amend([line])  # it need not be there yet, but before what is said of the message next
             self._unsynced = True
         self._sync_soon()
 
@@ -316,7 +333,7 @@ class Commits:
             return
         self.degraded = None
         for position, change in enumerate(group, 1):
-            carry_out(change, self.journal.kept.give_way)
+            carry_out(change, self.journal.make_room)
             if change.failures:
                 self._strike([change])
             self._settled.append(change)
@@ -372,10 +389,19 @@ class Commits:
             self._checkpoint = threading.Thread(target=self._run_checkpoint, name="relay-checkpoint")
             self._checkpoint.start()
 
+    def checkpoint(self) -> None:
+        """Set the journal's closed segments aside. Blocks.
+
+        Raises:
+            OSError: if the Maildir or the index does not have everything they say; they stay.
+        """
+        self.before_drop()
+        self.journal.checkpoint()
+        self.inherits = False
+
     def _run_checkpoint(self) -> None:
         try:
-            self.before_drop()
-            self.journal.checkpoint()
+            self.checkpoint()
         except OSError as error:
             logger.error("journal checkpoint failed, segments kept: %s", error)
         finally:

@@ -55,6 +55,8 @@ Durability = Literal["fsync", "os"]
 SEGMENT_BYTES = 16 * 1024 * 1024
 _FDATASYNC: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
 _AHEAD = 1024 * 1024
+_SPARED = 4
+"""Room is taken ahead only where the disk has several times as much."""
 _ROOM_FOR_DONE = 256
 _FRAME = 10
 """Bytes of a line that are not its JSON."""
@@ -101,14 +103,18 @@ class Journal:
         self._held = 0
         self._owed: list[bytes] = []
 
-    def open(self) -> None:
-        """Start a new segment after the ones that are there; on a full disk the next append tries again."""
+    def open(self, after: int = 0) -> None:
+        """Start a new segment after the ones that are there, and after those that are known from elsewhere.
+
+        On a full disk the next append tries again.
+        """
         self.directory.mkdir(mode=0o700, exist_ok=True)
         if self.durability == "fsync":
             fsync_directory(self.directory.parent)
         with self._lock:
             there = segments(self.directory) + self.kept.segments()
             self._sequence = max((sequence for sequence, _ in there), default=0)
+            self._sequence = max(self._sequence, after)
             try:
                 self._next_segment()
             except OSError as error:
@@ -204,6 +210,24 @@ class Journal:
             os.close(fd)
 
     @property
+    def owes(self) -> bool:
+        """Whether lines wait that `amend` could not write."""
+        return bool(self._owed)
+
+    def make_room(self) -> bool:
+        """Give up room for a file that found the disk full; return False if there is none to give.
+
+        First what lies ahead of the lines and is held for none, then the oldest kept segment.
+        """
+        with self._lock:
+            end = self._offset + self._held
+            if self._fd >= 0 and self._filled > end:
+                os.ftruncate(self._fd, end)
+                self._filled = end
+                return True
+        return self.kept.give_way()
+
+    @property
     def sequence(self) -> int:
         """Return the number of the segment being written; 0 before the first."""
         return self._sequence
@@ -213,19 +237,48 @@ class Journal:
         """Whether the segment has reached its size."""
         return self._offset >= self._segment_bytes
 
+    @_gives_way
     def rotate(self) -> None:
-        """Begin a new segment."""
-        with self._lock:
-            self._next_segment()
+        """Begin a new segment. Lines of the old one that no sync has covered are synced.
 
-    def checkpoint(self) -> None:
+        The lock is not held over a sync: the event loop appends lines, too.
+        """
+        with self._lock:
+            sequence = self._sequence + 1
+        path = self.directory / f"{sequence:016d}.log"
+        fd = os.open(path, _OPEN, 0o600)
+        try:
+            if self.durability == "fsync":
+                fsync_directory(self.directory)
+        except OSError:
+            os.close(fd)
+            path.unlink()
+            raise
+        with self._lock:
+            old, self._fd = self._fd, fd
+            self._sequence = sequence
+            self._offset = self._filled = 0
+        if old >= 0:
+            try:
+                if self.durability == "fsync":
+                    self._fdatasync(old)
+            except OSError as error:
+                logger.error("journal: the last lines of a segment may not outlast a power loss: %s", error)
+            finally:
+                os.close(old)
+
+    def checkpoint(self, *, closing: bool = False) -> None:
         """Make the Maildir itself last, if fsync promises that, then set the segments before the present one aside.
+
+        With `closing` the present one as well: nothing is appended any more.
 
         Raises:
             OSError: if it could not be made to last; the segments stay.
         """
+        if closing:
+            self.close()
         present = self._sequence
-        old = [path for sequence, path in segments(self.directory) if sequence < present]
+        old = [path for sequence, path in segments(self.directory) if sequence < present or closing]
         if old:
             if self.durability == "fsync":
                 sync_file_system(self.directory)
@@ -258,11 +311,10 @@ class Journal:
         need = end + room
         if need > self._filled:
             ahead = _AHEAD if self.durability == "fsync" else _AHEAD // 16
-            with suppress(OSError):
-                self._filled += os.pwrite(self._fd, bytes(end + ahead - self._filled), self._filled)
-                if self._filled < end + ahead:  # the last of the disk: the message's files need it more
-                    self._filled = min(self._filled, need)
-                    os.ftruncate(self._fd, self._filled)
+            disk = os.fstatvfs(self._fd)
+            if disk.f_bavail * disk.f_frsize > _SPARED * ahead:  # the message's files need the last of a disk more
+                with suppress(OSError):
+                    self._filled += os.pwrite(self._fd, bytes(end + ahead - self._filled), self._filled)
             while need > self._filled:  # a nearly full disk: then just what is needed, or an error
                 self._filled += os.pwrite(self._fd, bytes(need - self._filled), self._filled)
 

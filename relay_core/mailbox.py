@@ -210,6 +210,12 @@ class Mailbox:
                 bad.append(BadFile("", NEW, name, f"the name {name!r} is not a message id followed by .json"))
         return bad
 
+    def restored(self, message_id: str) -> None:
+        """Note a message that is back in ``new/``, if it is, at its place in line."""
+        if not self.has(message_id):
+            self.discover([f"{message_id}.json"])
+            self._in_order = False
+
     def strangers(self) -> list[str]:
         """Return the names in ``new/`` that are not known, oldest first. Blocks, and may run in a thread."""
         return sorted(name for name in self.maildir.names(NEW) if not self.has(name.removesuffix(".json")))

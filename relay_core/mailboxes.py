@@ -92,28 +92,37 @@ class Mailboxes:
         self.directory.mkdir(mode=0o700, exist_ok=True)
         bad = []
         for name in sorted(os.listdir(self.directory)):
-            path = self.directory / name
-            try:
-                check_own(path)
-            except Unreadable as error:
-                logger.error("a mailbox is not used: %s", error)
-                continue
-            about = read_endpoint_file(path) or self._identify(path)
-            if about is None:
-                if path.is_dir():
-                    logger.warning("%s does not say whose mailbox it is: left alone", path)
-                continue
-            mailbox = Mailbox(name, about, Maildir(path), read_limit=self._read_limit, memory=self._memory)
-            try:
-                mailbox.maildir.create(sync=False)
-                strays = mailbox.scan()
-            except OSError as error:
-                logger.error("%s cannot be used and is left alone: %s", path, error)
-                continue
-            if strays:
-                bad.append((mailbox, strays))
-            self._add(mailbox)
+            loaded = self._load(name)
+            if loaded is not None and loaded[1]:
+                bad.append(loaded)
         return bad
+
+    def load_one(self, hash: str) -> Mailbox | None:
+        """Read a mailbox whose directory was made again; return None if it does not say whose it is. Blocks."""
+        loaded = self._load(hash)
+        return loaded[0] if loaded is not None else None
+
+    def _load(self, name: str) -> tuple[Mailbox, list[BadFile]] | None:
+        path = self.directory / name
+        try:
+            check_own(path)
+        except Unreadable as error:
+            logger.error("a mailbox is not used: %s", error)
+            return None
+        about = read_endpoint_file(path) or self._identify(path)
+        if about is None:
+            if path.is_dir():
+                logger.warning("%s does not say whose mailbox it is: left alone", path)
+            return None
+        mailbox = Mailbox(name, about, Maildir(path), read_limit=self._read_limit, memory=self._memory)
+        try:
+            mailbox.maildir.create(sync=False)
+            strays = mailbox.scan()
+        except OSError as error:
+            logger.error("%s cannot be used and is left alone: %s", path, error)
+            return None
+        self._add(mailbox)
+        return mailbox, strays
 
     def open(self, subject: str, kind: str, now: str, *, registered: bool) -> Mailbox:
         """Return a subject's mailbox, made or updated as needed. Blocks.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import threading
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -228,6 +229,79 @@ class TestSync:
         journal.sync()
         assert read(journal) == RECORDS[:1]
         journal.close()
+
+    def test_a_rotation_syncs_the_lines_that_no_sync_has_covered(self, tmp_path: Path) -> None:
+        synced: list[bytes] = []
+
+        def fdatasync(fd: int) -> None:
+            synced.append(os.pread(fd, 10_000, 0).rstrip(b"\0"))
+
+        journal = start(tmp_path, fdatasync=fdatasync)
+        journal.append(LINES)
+        journal.rotate()
+        assert synced == [DATA]
+        journal.close()
+
+    @pytest.mark.parametrize("sync", ["directory", "lines"])
+    def test_lines_are_appended_while_a_rotation_waits_for_the_disk(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: str
+    ) -> None:
+        """The event loop appends, too: it must not wait for a sync."""
+        appended: list[bool] = []
+
+        def append_meanwhile(_: object) -> None:
+            thread = threading.Thread(target=journal.append, args=(LINES[1:2],))
+            thread.start()
+            thread.join(10)
+            appended.append(not thread.is_alive())
+
+        slow = append_meanwhile if sync == "lines" else os.fdatasync
+        journal = start(tmp_path, fdatasync=slow)
+        journal.append(LINES[:1])
+        if sync == "directory":
+            monkeypatch.setattr("relay_core.journal.fsync_directory", append_meanwhile)
+        journal.rotate()
+        assert appended == [True]
+        assert read(journal) == RECORDS[:2]
+        journal.close()
+
+
+@pytest.mark.parametrize("durability", ["fsync", "os"])
+class TestRoom:
+    def test_what_lies_ahead_of_the_lines_is_given_up_but_not_what_is_held(
+        self, tmp_path: Path, durability: Durability
+    ) -> None:
+        journal = start(tmp_path, durability)
+        journal.append(LINES, hold=1000)
+        ((_, path),) = segments(journal.directory)
+        assert path.stat().st_size > 60_000
+        assert journal.make_room()
+        assert path.stat().st_size == len(DATA) + 1000
+        assert not journal.make_room()
+        journal.release()
+        assert journal.make_room()
+        journal.append([done("id1")])
+        assert read(journal) == [*RECORDS, {"done": "id1"}]
+        journal.close()
+
+    def test_a_sequence_that_is_known_from_elsewhere_is_not_used_again(
+        self, tmp_path: Path, durability: Durability
+    ) -> None:
+        journal = Journal(tmp_path / "journal", durability)
+        journal.open(after=41)
+        assert names(journal) == [42]
+        journal.close()
+
+    def test_nothing_is_left_if_there_is_no_room_for_a_new_segment_at_the_end(
+        self, tmp_path: Path, durability: Durability
+    ) -> None:
+        journal = start(tmp_path, durability)
+        journal.append(LINES)
+        journal.checkpoint(closing=True)
+        assert names(journal) == []
+        assert [sequence for sequence, _ in journal.kept.segments()] == [1]
+        with pytest.raises(OSError, match="closed"):
+            journal.append(LINES)
 
 
 class TestForgetting:

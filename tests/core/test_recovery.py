@@ -173,6 +173,23 @@ def test_a_transaction_that_is_done_is_left_alone(left: Fixture) -> None:
     assert left.recover() == {}
 
 
+@pytest.mark.parametrize("op", ["new", "failed"])
+def test_of_a_message_that_was_changed_with_os_since_the_files_are_the_truth(left: Fixture, op: str) -> None:
+    """It was replayed and handled: what fsync had said of it before does not bring it back."""
+    left.journal([line(op), line("again", sync=False), done(ID)])
+    assert left.recover() == {}
+
+
+def test_what_has_ended_since_is_not_carried_out_again(left: Fixture) -> None:
+    left.journal([line("new", sync=False), line("gone")])
+    assert left.recover() == {}
+
+
+def test_a_transaction_that_is_said_again_replaces_what_it_said_before(left: Fixture) -> None:
+    left.journal([line("new", sync=False), transaction(ID, [], sync=False)])
+    assert left.recover() == {}
+
+
 def test_a_bad_line_ends_its_segment_and_no_other(left: Fixture) -> None:
     left.journal([line("new")], [line("failed")], [line("gone")])
     path = segments(left.directory)[1][1]

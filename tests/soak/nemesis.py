@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tests.soak.checker import RATE_SECS
+
 if TYPE_CHECKING:
     from tests.soak.rig import Rig
 
@@ -61,7 +63,10 @@ async def cut_connections(rig: Rig) -> None:
 
 
 async def lose_index(rig: Rig) -> None:
-    """Delete index.db while the supervisor is down, after a kill or a shutdown."""
+    """Delete index.db while the supervisor is down, after a kill or a shutdown.
+
+    Not soon after the disk was full: what the index knew is then nowhere else (docs/operations.md).
+    """
     rig.expect_alive()
     await (rig.kill() if rig.chance.random() < 0.5 else rig.stop())
     rig.lose_index()
@@ -88,6 +93,7 @@ async def fill_disk(rig: Rig) -> None:
             await asyncio.sleep(rig.chance.uniform(0.1, 1.0))
     finally:
         rig.volume.free()
+        rig.filled_at = time.monotonic()
     if rig.chance.random() < 0.3:
         await kill(rig)
 
@@ -108,7 +114,7 @@ FAULTS = [
     Fault(restart),
     Fault(freeze),
     Fault(cut_connections),
-    Fault(lose_index),
+    Fault(lose_index, lambda rig: time.monotonic() - rig.filled_at > RATE_SECS),
     Fault(jump_clock),
     Fault(fill_disk, lambda rig: rig.volume.can_fill),
     Fault(cut_power, lambda rig: rig.volume.can_lose_power and rig.durability == "fsync"),
