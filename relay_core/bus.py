@@ -327,9 +327,10 @@ class Bus:
         """Return what the journal still tells of one message's deliveries. Blocks."""
         return list(self._whole_past(message_id).deliveries.values())
 
-    def _restored(self, mailbox: Mailbox) -> None:
+    def _restored(self, mailbox: Mailbox, is_new: bool) -> None:
         """Serve a mailbox that got a message back."""
-        self.drops.add(mailbox.hash, mailbox.maildir.path / "new")
+        if is_new:
+            self.drops.add(mailbox.hash, mailbox.maildir.path / "new")
         self.listen(mailbox)
 
     async def _restore(self) -> None:

@@ -32,13 +32,13 @@ class Restoring:
     """Make the files of messages for which a start found no room."""
 
     def __init__(
-        self, commits: Commits, mailboxes: Mailboxes, clock: Clock, on_restored: Callable[[Mailbox], None]
+        self, commits: Commits, mailboxes: Mailboxes, clock: Clock, on_restored: Callable[[Mailbox, bool], None]
     ) -> None:
         self._commits = commits
         self._mailboxes = mailboxes
         self._clock = clock
         self._on_restored = on_restored
-        """Told of every mailbox that got a message back."""
+        """Told of every mailbox that got a message back, and whether it was not known before."""
         self._log = LimitedLog(logger, clock)
         self._left: dict[tuple[str, str], Step] = {}
         self._synced = False
@@ -99,6 +99,7 @@ class Restoring:
         was_dead = FAILED in maildir.whereabouts(step.message)
         restore(maildir, step, self._commits.journal.make_room)
         mailbox = self._mailboxes.get(step.mailbox)
+        is_new = mailbox is None
         if mailbox is None:
             mailbox = self._mailboxes.load_one(step.mailbox)  # it was removed meanwhile, or while the bus was down
         else:
@@ -107,7 +108,7 @@ class Restoring:
         del self._left[step.key]
         if mailbox is not None:
             self._mark(mailbox)
-            self._on_restored(mailbox)
+            self._on_restored(mailbox, is_new)
 
     def _mark(self, mailbox: Mailbox) -> None:
         count = sum(hash == mailbox.hash for hash, _ in self._left)

@@ -94,7 +94,7 @@ class Rig:
         self.socket = self._sockets / "relay.sock"
         self._offset = directory / "clock-offset"
         self._process: asyncio.subprocess.Process | None = None
-        self.filled_at = -math.inf
+        self.filled_at: float = -math.inf
         """When the disk was last full: the closed segments of the journal have given way then."""
         self.clients = self._make_clients(seed)
         self.jump_clock_to(0)
