@@ -20,8 +20,8 @@ Rules:
 1. Append before the files change; sync before the append counts. Reading stops at the first bad
    line: what follows was never acknowledged.
 2. A failed fdatasync poisons its segment: it is never synced again, and later lines go to a new one.
-3. Room for what may have to be said of a transaction afterwards is taken before it is written, by writing zeros: never
-   through a mapping, since a full disk would end the process with SIGBUS there.
+3. Room for what may have to be said of a transaction afterwards, and for the ends of messages, is taken before it is
+   written, by writing zeros: never through a mapping, since a full disk would end the process with SIGBUS there.
 4. A segment leaves the journal only after everything its lines say is on disk (``syncfs``; with ``"os"``
    the files are enough). It is kept for a while after that (kept.py): an index that is lost reads it.
 """
@@ -57,6 +57,8 @@ _FDATASYNC: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
 _AHEAD = 1024 * 1024
 _SPARED = 4
 """Room is taken ahead only where the disk has several times as much."""
+_ROOM_FOR_ENDS = 32 * 1024
+"""Kept free of changes with fsync: on a full disk the end of a message is what makes room."""
 _ROOM_FOR_DONE = 256
 _FRAME = 10
 """Bytes of a line that are not its JSON."""
@@ -101,6 +103,7 @@ class Journal:
         self._offset = 0
         self._filled = 0
         self._held = 0
+        self._for_ends = _ROOM_FOR_ENDS if durability == "fsync" else 0
         self._owed: list[bytes] = []
 
     def open(self, after: int = 0) -> None:
@@ -132,14 +135,14 @@ class Journal:
         """Write transactions to the segment; they last through kill -9, not yet through power loss.
 
         Behind them `room` is kept, so that there is always some for a ``done``, which itself needs none. With `hold` it
-        is kept from other appends, too, until `amend` uses it or `release` gives it up. Lines that `amend` could not
-        write go first.
+        is kept from other appends, too, until `amend` uses it or `release` gives it up; and some room is left that only
+        appends without `hold` use. Lines that `amend` could not write go first.
 
         Raises:
             OSError: if the disk refuses; none of the lines counts.
         """
         with self._lock:
-            self._append([*self._owed, *lines], max(room, self._held) if hold is None else hold)
+            self._append([*self._owed, *lines], max(room, self._held) if hold is None else hold + self._for_ends)
             self._owed = []
             if hold is not None:
                 self._held = hold
@@ -217,10 +220,10 @@ class Journal:
     def make_room(self) -> bool:
         """Give up room for a file that found the disk full; return False if there is none to give.
 
-        First what lies ahead of the lines and is held for none, then the oldest kept segment.
+        First what lies ahead of the lines and is kept for none, then the oldest kept segment.
         """
         with self._lock:
-            end = self._offset + self._held
+            end = self._offset + self._held + self._for_ends
             if self._fd >= 0 and self._filled > end:
                 os.ftruncate(self._fd, end)
                 self._filled = end

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -172,7 +173,8 @@ class Consumer(Client):
                 wire = await self.wire()
                 await wire.call("subscribe", pattern=self.mailbox, **self._options)
                 while (pushed := await wire.pushed.get()) is not None:
-                    await self._handle(wire, pushed)
+                    with suppress(Refused):  # its time was over; to subscribe again here would be a second subscription
+                        await self._handle(wire, pushed)
             except (Lost, Refused):
                 await asyncio.sleep(RETRY_SECS)
 
@@ -191,7 +193,7 @@ class Consumer(Client):
         if chance < 0.01:
             return  # it never answers: the bus must end the delivery
         if chance < 0.05:
-            await wire.call("fail", deliveryId=delivery_id, reason="as drawn")
+            await settle(wire, "fail", deliveryId=delivery_id, reason="as drawn")
             return
         await acknowledge(self.history, wire, delivery, "ack", deliveryId=delivery_id)
         if self.mailbox in HOPS and acknowledge_first:
@@ -230,7 +232,7 @@ class Puller(Client):
         if chance < 0.01:
             return  # forgotten: the lease or the connection ends it
         if chance < 0.05:
-            await wire.call("inbox.fail", subject=PULL, id=delivery.message_id, reason="as drawn")
+            await settle(wire, "inbox.fail", subject=PULL, id=delivery.message_id, reason="as drawn")
             return
         await acknowledge(self.history, wire, delivery, "inbox.complete", subject=PULL, id=delivery.message_id)
 
@@ -265,5 +267,18 @@ def saw(history: History, mailbox: str, envelope: dict[str, Any]) -> Delivery:
 async def acknowledge(history: History, wire: Wire, delivery: Delivery, method: str, **params: Any) -> None:
     """Acknowledge a delivery, and note what was answered."""
     history.acks_sent.add(delivery)
-    await wire.call(method, **params)
+    await settle(wire, method, **params)
     history.confirmed(delivery)
+
+
+async def settle(wire: Wire, method: str, **params: Any) -> None:
+    """Say how a delivery ended, again while the disk is full: it stays in hand until then."""
+    while True:
+        try:
+            await wire.call(method, **params)
+        except Refused as error:
+            if error.kind != "StorageError":
+                raise
+            await asyncio.sleep(RETRY_SECS)
+        else:
+            return
