@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from relay_core.files import fsync_directory
 from tests.soak.checker import Limits, Remains, check, read_remains
 from tests.soak.clients import (
     ALL,
@@ -116,8 +117,7 @@ class Rig:
         remains: list[Remains] = []
         died_of: list[str] = []
         try:
-            self.data_dir.mkdir(mode=0o700)
-            (self.data_dir / "config.json").write_text(json.dumps(configuration(self.durability)))
+            await asyncio.to_thread(self._configure)
             await self.start()
             await self._register()
             async with asyncio.TaskGroup() as group:
@@ -138,6 +138,16 @@ class Rig:
             shutil.rmtree(self._sockets, ignore_errors=True)
         violations = died_of or check(self.history, remains, LIMITS)
         return Outcome(violations, self.history.counts(), faults)
+
+    def _configure(self) -> None:
+        """Write config.json, in a way that a power cut does not undo."""
+        self.data_dir.mkdir(mode=0o700)
+        with (self.data_dir / "config.json").open("w") as config:
+            json.dump(configuration(self.durability), config)
+            config.flush()
+            os.fsync(config.fileno())
+        for directory in (self.data_dir, self.data_dir.parent):
+            fsync_directory(directory)
 
     async def _strike(self, cycles: int, faults: Counter[str]) -> None:
         for _ in range(cycles):
