@@ -17,20 +17,29 @@ class PutBack(Exception):
     """A consumer did not take a message: it may be offered again, to the same one or another."""
 
 
-class End:
-    """How a consumer says that it has handled a message, before it returns and before it answers anybody.
+class Ending:
+    """The end of one message, which the last of its consumers writes down."""
 
-    The end is written down at once if every other consumer of the message is through; else it is when the last one is.
+    __slots__ = ("open", "write")
+
+    def __init__(self, write: Callable[[], None], consumers: int = 1) -> None:
+        self.write = write
+        self.open = consumers
+        """Consumers that are not through with the message."""
+
+
+class End:
+    """How a consumer says that it has handled a message, before it returns and before it answers a client.
+
+    The end is written down at once if every other consumer of the message is through; else the last one writes it.
     """
 
-    __slots__ = ("_all", "_write", "over")
+    __slots__ = ("_ending", "over")
 
-    def __init__(self, write: Callable[[], None], all: list[End]) -> None:
-        self._write = write
-        self._all = all
+    def __init__(self, ending: Ending) -> None:
+        self._ending = ending  # and not the other way: a cycle would keep each message until the collector comes
         self.over = False
         """Whether this consumer is through with the message."""
-        all.append(self)
 
     def __call__(self) -> None:
         """Say it.
@@ -39,9 +48,15 @@ class End:
             OSError: if it cannot be written; the message is still in hand.
         """
         if not self.over:
-            if all(one.over for one in self._all if one is not self):
-                self._write()
+            if self._ending.open == 1:
+                self._ending.write()
+            self.close()
+
+    def close(self) -> None:
+        """Be through with the message, and write nothing."""
+        if not self.over:
             self.over = True
+            self._ending.open -= 1
 
 
 class Consumer(Protocol):

@@ -26,7 +26,7 @@ from typing import Any
 from relay_core.breaker import CircuitBreakers
 from relay_core.clock import Clock
 from relay_core.commit import Commits
-from relay_core.consumers import Consumer, Consumers, End, PutBack
+from relay_core.consumers import Consumer, Consumers, End, Ending, PutBack
 from relay_core.deadletters import Code
 from relay_core.delivery import Status, TargetKind
 from relay_core.envelope import Envelope
@@ -119,7 +119,7 @@ class Handling:
         if len(consumers) > 1:
             consumers, outcomes = await self._ask_all(mailbox, consumers, item, timeout, hands)
         else:
-            end = End(lambda: self._write_end(mailbox, item), [])
+            end = End(Ending(lambda: self._write_end(mailbox, item)))
             outcomes = [await _call(consumers[0], item.envelope, timeout, end)]
             if hands is not None:
                 hands.let_go()
@@ -150,12 +150,8 @@ class Handling:
         Raises:
             PutBack: if none has taken it.
         """
-        ends: list[End] = []
-        for _ in consumers:
-            End(lambda: self._write_end(mailbox, item), ends)
-        asked = await asyncio.gather(
-            *(self._ask(mailbox, one, item, timeout, hands, end) for one, end in zip(consumers, ends, strict=True))
-        )
+        ending = Ending(lambda: self._write_end(mailbox, item), len(consumers))
+        asked = await asyncio.gather(*(self._ask(mailbox, one, item, timeout, hands, End(ending)) for one in consumers))
         failures: list[Failure | None] = []
         untaken: list[PutBack] = []
         for one, outcome in asked:
@@ -181,13 +177,13 @@ class Handling:
                         async with asyncio.timeout(timeout):
                             other = await hands.replace(one, lambda: self._consumers(mailbox)[0])
                 if other is None:
-                    end.over = True
+                    end.close()
                     return one, error
                 one = other
             else:
                 if hands is not None:
                     hands.give_back(one)
-                end.over = True
+                end.close()
                 return one, outcome
 
     async def _put_back(self, mailbox: Mailbox, item: Item, why: PutBack) -> bool:

@@ -105,25 +105,23 @@ class NewerSchema(sqlite3.DatabaseError):
         self.version = version
 
 
-def connect(path: str, *, read_only: bool = False) -> sqlite3.Connection:
-    """Open a connection with the index's settings.
+def connect(path: str) -> sqlite3.Connection:
+    """Open a connection with the index's settings; no other can use the file until it is closed.
 
     Raises:
         sqlite3.Error: if the file is no database or cannot be opened.
     """
-    uri = f"file:{path}?mode=ro" if read_only else f"file:{path}"
-    db = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=1)
+    db = sqlite3.connect(f"file:{path}", uri=True, isolation_level=None, check_same_thread=False, timeout=1)
     try:
         db.execute("PRAGMA temp_store = MEMORY")
-        if not read_only:
-            # Exclusive, before the log is first used: its index is in memory then. As a file it would be written
-            # through a mapping, and a full disk would end the process with SIGBUS.
-            db.execute("PRAGMA locking_mode = EXCLUSIVE")
-            db.execute("PRAGMA mmap_size = 0")
-            db.execute("PRAGMA journal_mode = WAL")
-            db.execute("PRAGMA synchronous = NORMAL")
-            # The maintenance job checkpoints; this bounds the log between its runs.
-            db.execute("PRAGMA wal_autocheckpoint = 4000")
+        # Exclusive, before the log is first used: its index is in memory then. As a file it would be written
+        # through a mapping, and a full disk would end the process with SIGBUS.
+        db.execute("PRAGMA locking_mode = EXCLUSIVE")
+        db.execute("PRAGMA mmap_size = 0")
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = NORMAL")
+        # The maintenance job checkpoints; this bounds the log between its runs.
+        db.execute("PRAGMA wal_autocheckpoint = 4000")
     except sqlite3.Error:
         db.close()
         raise

@@ -198,7 +198,7 @@ class Deliveries:
         except OSError as error:
             if connection.is_answering:
                 raise storage_error("finish a message in", self._relay.bus.data_dir.path, error) from error
-            pushed.end.over = True
+            pushed.end.close()
         del self._pushed[connection][delivery_id]
         pushed.answered.set_result(None)
 

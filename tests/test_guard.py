@@ -35,8 +35,8 @@ async def test_sleeps_in_a_callback():
     await done.wait()
 
 async def test_computes():
-    end = time.monotonic() + 1
-    while time.monotonic() < end:
+    end = time.thread_time() + 1
+    while time.thread_time() < end:
         pass
 
 async def test_computes_without_letting_any_other_thread_run():

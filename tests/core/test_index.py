@@ -262,7 +262,7 @@ async def test_close_writes_what_is_noted_and_leaves_one_file(data_dir: Path) ->
     index.note(delivery("M"))
     await asyncio.to_thread(index.close)
     assert os.listdir(data_dir) == ["index.db"]
-    db = connect(str(data_dir / "index.db"), read_only=True)
+    db = connect(str(data_dir / "index.db"))
     assert len(rows(db)) == 1
     db.close()
 
@@ -308,7 +308,7 @@ async def test_rows_that_could_not_be_written_are_written_by_close(data_dir: Pat
         index.note(delivery("M"))
         await index.flush()
     await asyncio.to_thread(index.close)
-    db = connect(str(data_dir / "index.db"), read_only=True)
+    db = connect(str(data_dir / "index.db"))
     assert len(rows(db)) == 1
     db.close()
 

@@ -279,6 +279,7 @@ def test_a_checkpoint_empties_the_log(db: sqlite3.Connection, new_id: UlidFactor
 def test_damage_in_the_middle_is_found(db: sqlite3.Connection, new_id: UlidFactory, tmp_path: Path) -> None:
     write_deliveries(db, [delivery(new_id()) for _ in range(5000)])
     lookups.checkpoint(db)
+    db.close()
     path = tmp_path / "index.db"
     data = bytearray(path.read_bytes())
     middle = len(data) // 2 // 4096 * 4096

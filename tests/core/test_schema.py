@@ -121,15 +121,6 @@ def test_a_connection_has_the_settings_of_the_design(db: sqlite3.Connection, pra
     assert db.execute(f"PRAGMA {pragma}").fetchone() == (value,)
 
 
-def test_a_read_only_connection_reads_and_refuses_to_write(db: sqlite3.Connection, path: str) -> None:
-    at_version(db, 1)
-    reader = connect(path, read_only=True)
-    assert reader.execute("SELECT count(*) FROM publishes").fetchone() == (1,)
-    with pytest.raises(sqlite3.OperationalError, match="readonly"):
-        reader.execute("DELETE FROM publishes")
-    reader.close()
-
-
 @pytest.mark.parametrize("content", [b"garbage " * 1000, b"SQLite format 3\0" + b"\xff" * 5000], ids=["text", "header"])
 def test_a_file_that_is_no_database_is_an_error(path: str, content: bytes) -> None:
     Path(path).write_bytes(content)

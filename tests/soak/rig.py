@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from relay_core.files import fsync_directory
 from tests.soak.checker import Limits, Remains, check, read_remains
 from tests.soak.clients import (
     ALL,
@@ -119,8 +120,7 @@ class Rig:
         remains: list[Remains] = []
         died_of: list[str] = []
         try:
-            self.data_dir.mkdir(mode=0o700)
-            self._write_config()
+            await asyncio.to_thread(self._configure)
             await self.start()
             await self._register()
             async with asyncio.TaskGroup() as group:
@@ -142,13 +142,15 @@ class Rig:
         violations = died_of or check(self.history, remains, LIMITS)
         return Outcome(violations, self.history.counts(), faults)
 
-    def _write_config(self) -> None:
-        """Write config.json so that it survives a power cut: nothing else makes it last."""
-        (self.data_dir / "config.json").write_text(json.dumps(configuration(self.durability)))
-        for path in (self.data_dir / "config.json", self.data_dir, self.data_dir.parent):
-            descriptor = os.open(path, os.O_RDONLY)
-            os.fsync(descriptor)
-            os.close(descriptor)
+    def _configure(self) -> None:
+        """Write config.json, in a way that a power cut does not undo."""
+        self.data_dir.mkdir(mode=0o700)
+        with (self.data_dir / "config.json").open("w") as config:
+            json.dump(configuration(self.durability), config)
+            config.flush()
+            os.fsync(config.fileno())
+        for directory in (self.data_dir, self.data_dir.parent):
+            fsync_directory(directory)
 
     async def _strike(self, cycles: int, faults: Counter[str]) -> None:
         for _ in range(cycles):

@@ -14,6 +14,8 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
+from relay_core.files import fsync_directory
+
 SIZE = 64 * 1024 * 1024
 FS_IOC_SHUTDOWN = 0x8004587D
 NO_LOG_FLUSH = struct.pack("I", 2)
@@ -72,8 +74,9 @@ class Ext4Volume(Volume):
                         ballast.write(bytes(size))
 
     def free(self) -> None:
-        """Give the space back."""
+        """Give the space back, so that a power cut does not take it again."""
         self._ballast.unlink(missing_ok=True)
+        fsync_directory(self.root)
 
     def cut_power(self) -> None:
         """Shut the file system down without writing its log back."""

@@ -1,7 +1,8 @@
 """A story whose rules outlive the process: a publish that will be retried, a chain of messages, a sender at its limit.
 
 Run as ``python -m tests.core.crash.story DIRECTORY DURABILITY`` it says ``open``, waits for a line, tells the first
-part and says what came of it as JSON. Then it waits for another line, or to be killed.
+part (with an index that cannot be written, if the line says ``hold the index``) and says what came of it as JSON. Then
+it waits for another line, or to be killed.
 """
 
 from __future__ import annotations
@@ -99,22 +100,22 @@ async def check(core: RelayCore, told: Told) -> None:
     assert traced != told.parent, "the conversation has lost its beginning"
 
 
+async def hold_index(core: RelayCore) -> None:
+    """Keep the index from writing anything: no other process can lock it while it is open."""
+    await core.bus.index.run(lambda db: db.execute("PRAGMA query_only = 1"))
+
+
 async def _finish(core: RelayCore, subject: str) -> None:
     for envelope in await core.claim(subject):
         await core.complete(subject, envelope.id)
-
-
-async def refuse_rows(core: RelayCore) -> None:
-    """Keep the index from writing anything; no other process can hold it while it is in use."""
-    await core.bus.index.run(lambda db: db.execute("PRAGMA query_only = 1"))
 
 
 async def main(directory: str, durability: Durability) -> None:
     """Be the process that is killed."""
     async with RelayCore(directory, config(durability)) as core:
         say("open")
-        if await asyncio.to_thread(sys.stdin.readline) == "unwritten\n":
-            await refuse_rows(core)
+        if await asyncio.to_thread(sys.stdin.readline) == "hold the index\n":
+            await hold_index(core)
         say(json.dumps(asdict(await begin(core))))
         await asyncio.to_thread(sys.stdin.readline)
 

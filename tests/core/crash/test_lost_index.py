@@ -19,7 +19,7 @@ from relay_core.config import RelayConfig
 from relay_core.core import RelayCore
 from relay_core.envelope import Envelope
 from relay_core.testing import FakeClock
-from tests.core.crash.story import CHAIN, HOPS_BEFORE, Durability, Told, begin, check, config, refuse_rows
+from tests.core.crash.story import CHAIN, HOPS_BEFORE, Durability, Told, begin, check, config, hold_index
 
 ROOT = Path(__file__).parents[3]
 DURABILITIES: tuple[Durability, ...] = ("os", "fsync")
@@ -50,10 +50,10 @@ class Teller:
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == "open\n"
 
-    def tell(self, *, unwritten: bool = False) -> Told:
+    def tell(self, *, held: bool = False) -> Told:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write("unwritten\n" if unwritten else "\n")
+        self._process.stdin.write("hold the index\n" if held else "\n")
         self._process.stdin.flush()
         return Told(**json.loads(self._process.stdout.readline()))
 
@@ -110,7 +110,7 @@ async def test_killed_while_a_lost_index_was_being_restored(data_dir: Path, dura
 @pytest.mark.parametrize("durability", DURABILITIES)
 async def test_stopped_while_the_index_could_not_be_written(data_dir: Path, durability: Durability) -> None:
     async with RelayCore(data_dir, config(durability)) as core:
-        await refuse_rows(core)
+        await hold_index(core)
         told = await begin(core)
     await look(data_dir, durability, told)
 
@@ -129,7 +129,7 @@ async def test_killed(data_dir: Path, durability: Durability, teller: Teller, lo
 async def test_killed_before_the_index_had_written_anything(
     data_dir: Path, durability: Durability, teller: Teller
 ) -> None:
-    told = teller.tell(unwritten=True)
+    told = teller.tell(held=True)
     teller.kill()
     with closing(sqlite3.connect(data_dir / "index.db")) as db:
         assert db.execute("SELECT count(*) FROM publishes").fetchone() == (0,)
@@ -156,8 +156,9 @@ async def look_again(data_dir: Path, durability: Durability, told: Told) -> None
 
 async def test_while_the_index_cannot_answer_a_parent_is_found_in_the_journal(data_dir: Path) -> None:
     async with RelayCore(data_dir, config("fsync")) as core:
-        await refuse_rows(core)
+        await hold_index(core)
         told = await begin(core)
+        await core.bus.index.flush()  # tried, and known not to be written
         result = await core.publish(CHAIN[HOPS_BEFORE], 1, sender=CHAIN[HOPS_BEFORE - 1], parent_id=told.parent)
         (child,) = await core.inbox(CHAIN[HOPS_BEFORE])
         assert (child.id, child.budget.hop_count) == (result.message_id, HOPS_BEFORE + 1)
@@ -167,7 +168,7 @@ async def test_while_the_index_cannot_answer_a_parent_is_found_in_the_journal(da
 async def test_a_parent_is_found_although_the_index_catches_up_at_that_moment(data_dir: Path) -> None:
     """The row is missing when it is looked for, and written before the publish goes on."""
     async with RelayCore(data_dir, config("fsync")) as core:
-        await refuse_rows(core)
+        await hold_index(core)
         told = await begin(core)
         index = core.bus.index
         publish = core.publish(CHAIN[HOPS_BEFORE], 1, sender=CHAIN[HOPS_BEFORE - 1], parent_id=told.parent)
