@@ -291,7 +291,13 @@ class Commits:
             if not is_full(error):
                 raise
             yield
-            self.journal.amend([transaction(message_id, [("gone", mailbox, message_id, None)], sync=True)])
+            try:
+                self.note_gone(mailbox, message_id)  # its file has made room
+            except OSError:
+                self.journal.amend([transaction(message_id, [("gone", mailbox, message_id, None)], sync=True)])
+                if self._thread is not None:
+                    self._unsynced = True
+                    self._sync_soon()
         else:
             yield
 
