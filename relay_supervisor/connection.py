@@ -53,6 +53,8 @@ BURST = 32
 LINE_SECS = 30.0
 LINGER_SECS = 1.0
 _BUFFERED = 1024 * 1024
+_HELD = 64 * 1024
+"""Bytes that wait for the end of a turn at most. Beyond that the transport must know of them, to say when to stop."""
 
 
 class Service(Protocol):
@@ -94,6 +96,7 @@ class Connection(asyncio.Protocol):
         self._frames = FrameBuffer()
         self._lines: deque[bytes] = deque()
         self._out: list[bytes] = []
+        self._out_bytes = 0
         self._flushing: asyncio.Handle | None = None
         self._in_flight = 0
         self._in_flight_bytes = 0
@@ -370,7 +373,10 @@ class Connection(asyncio.Protocol):
     def _write(self, line: bytes) -> None:
         """Send a line with all others of this turn of the loop: a system call costs more than most answers."""
         self._out.append(line)
-        if self._flushing is None:
+        self._out_bytes += len(line)
+        if self._out_bytes >= _HELD:
+            self._flush()
+        elif self._flushing is None:
             self._flushing = asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
@@ -380,6 +386,7 @@ class Connection(asyncio.Protocol):
         if self._out and not self.closed:
             self._transport.write(b"".join(self._out))
         self._out.clear()
+        self._out_bytes = 0
 
     def _release(self) -> None:
         drained, self._drained = self._drained, None
