@@ -43,7 +43,17 @@ from relay_core.frames import (
 from relay_core.signals import SignalSubscription
 from relay_core.tasks import Tasks
 from relay_supervisor.identity import Identity
-from relay_supervisor.pacing import COSTLY_SECS, LARGE, ORDERED, PATIENT, TURN_SECS, Debt, Ticket, Turns
+from relay_supervisor.pacing import (
+    COSTLY_SECS,
+    LARGE,
+    LATE_TURN_SECS,
+    ORDERED,
+    PATIENT,
+    TURN_SECS,
+    Debt,
+    Ticket,
+    Turns,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -246,10 +256,11 @@ class Connection(asyncio.Protocol):
 
     def _take_turn(self) -> None:
         """Begin some of the requests that wait."""
+        most = LATE_TURN_SECS if isinstance(self._turn, Ticket) else TURN_SECS
         self._turn = None
         begun = 0
         start = now = perf_counter()
-        while self._lines and begun < BURST and now - start < TURN_SECS and self._has_room:
+        while self._lines and begun < BURST and now - start < most and self._has_room:
             begun += 1
             before = now
             self._begin(self._lines.popleft())
