@@ -221,7 +221,9 @@ def _check_own(path: str, found: os.stat_result, *, writable_by_others: bool = T
 
 
 def _linked(path: str) -> str:
-    return f"cannot read {_shown(path)}: it is a symbolic link, which is not followed; put what it leads to in its place"
+    return (
+        f"cannot read {_shown(path)}: it is a symbolic link, which is not followed; put what it leads to in its place"
+    )
 
 
 def _shown(path: str) -> str:

@@ -1,10 +1,10 @@
 """One connection: bytes in, frames out, and never more memory than its share.
 
 1. Requests are begun in the order they came and run side by side, but nothing is begun while one that later ones may
-   count on (`ORDERED`) is under way: to register and publish needs no waiting in between. At most `IN_FLIGHT` of one
-   connection are under way, of about `IN_FLIGHT_BYTES`, and at most `BURST` are begun in one turn of the loop, for at
-   most `TURN_SECS` (pacing.py); the rest waits, unread in the end, so that a flood from one client, or a few costly
-   requests, neither starve the others nor pile up here.
+   count on (`ORDERED`, and a publish to a pattern) is under way: to register and publish needs no waiting in between.
+   At most `IN_FLIGHT` of one connection are under way, of about `IN_FLIGHT_BYTES`, and at most `BURST` are begun in one
+   turn of the loop, for at most `TURN_SECS` (pacing.py); the rest waits, unread in the end, so that a flood from one
+   client, or a few costly requests, neither starve the others nor pile up here.
 2. A peer that does not read is not read from either: its answers are bounded by the transport's buffer, and those
    that may be `LARGE` are made one after the other. What the server sends by itself looks at `writable` first, and
    waits or drops as its kind demands.
@@ -110,8 +110,9 @@ class Connection(asyncio.Protocol):
         self._flushing: asyncio.Handle | None = None
         self._in_flight = 0
         self._in_flight_bytes = 0
-        self._ordered = False
-        """Whether a request is under way that must be done before the next is begun."""
+        self._ordered: Request | None = None
+        """The request under way that must be done before the next is begun."""
+        self._is_alone = False
         self._patient: set[asyncio.Task[Any]] = set()
         """Requests under way that end with the peer."""
         self._large = asyncio.Lock()
@@ -165,6 +166,10 @@ class Connection(asyncio.Protocol):
         if len(line) > MAX_FRAME:
             raise ProtocolError(f"{len(line)} bytes do not fit into a frame of {MAX_FRAME}", code="frame_too_large")
         self._write(line)
+
+    def hold(self) -> None:
+        """Begin nothing more before the request that is begun right now has been answered."""
+        self._is_alone = True
 
     def on_closed(self, cleanup: Callable[[], None], *, key: object = None) -> None:
         """Call back when the connection is gone; the latest of those with the same key is called."""
@@ -252,7 +257,7 @@ class Connection(asyncio.Protocol):
     def _has_room(self) -> bool:
         """Whether another request may be begun."""
         few = self._in_flight < IN_FLIGHT and self._in_flight_bytes < IN_FLIGHT_BYTES
-        return few and not self._ordered and self.writable
+        return few and self._ordered is None and self.writable
 
     def _take_turn(self) -> None:
         """Begin some of the requests that wait."""
@@ -299,6 +304,7 @@ class Connection(asyncio.Protocol):
         if isinstance(request, Response):
             return  # nothing was asked: there is nobody to hand it to
         self.is_answering = not request.is_notification
+        self._is_alone = False
         try:
             result = self._service.answer(self, request)
         except Exception as error:
@@ -314,7 +320,7 @@ class Connection(asyncio.Protocol):
         else:
             self._in_flight += 1
             self._in_flight_bytes += len(line)
-            self._ordered = request.method in ORDERED
+            self._ordered = request if self._is_alone or request.method in ORDERED else None
             if request.method in PATIENT:
                 self._patient.add(task)
                 task.add_done_callback(self._patient.discard)
@@ -327,7 +333,8 @@ class Connection(asyncio.Protocol):
         finally:  # one that is cancelled is not answered: its connection closes next, and nobody knows how far it came
             self._in_flight -= 1
             self._in_flight_bytes -= size
-            self._ordered = self._ordered and request.method not in ORDERED
+            if self._ordered is request:
+                self._ordered = None
             if not self.closed:
                 self._go_on()
 
