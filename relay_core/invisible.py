@@ -31,6 +31,10 @@ _IGNORABLE = (
 )
 _BLANK = (
     (0x2800, 0x2800),  # Braille without dots
+    (0x2D7F, 0x2D7F),  # Tifinagh consonant joiner
+    (0xFFF9, 0xFFFB),  # interlinear annotation
+    (0x1107F, 0x1107F),  # Brahmi number joiner
+    (0x13430, 0x1343F),  # how Egyptian hieroglyphs are joined
     (0x16FE4, 0x16FE4),  # Khitan filler
     (0x1D159, 0x1D159),  # musical null notehead
 )

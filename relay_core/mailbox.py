@@ -26,6 +26,7 @@ from relay_core.endpoints import Endpoint, EndpointFile
 from relay_core.envelope import Envelope, decode_envelope
 from relay_core.ids import is_ulid
 from relay_core.maildir import CUR, FAILED, NEW, Maildir
+from relay_core.model import trusted
 
 _MEMORY_BYTES = 16 * 1024 * 1024
 _ITEM_BYTES = 3 * 1024
@@ -167,11 +168,14 @@ class Mailbox:
 
     def endpoint(self) -> Endpoint:
         """Return the mailbox as the endpoint that users see."""
-        return Endpoint(
-            subject=self.subject,
-            hash=self.hash,
-            maildir_path=self.maildir.path,
-            registered_at=self.about.registered_at,
+        return trusted(
+            Endpoint,
+            {
+                "subject": self.subject,
+                "hash": self.hash,
+                "maildir_path": self.maildir.path,
+                "registered_at": self.about.registered_at,
+            },
         )
 
     def scan(self) -> list[BadFile]:

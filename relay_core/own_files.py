@@ -6,7 +6,8 @@
 2. The way to a directory is checked as sshd's StrictModes does it: every directory on it, and every link, belongs to
    the user or to root, and others cannot write to it, unless it is sticky as /tmp is.
 3. Root is no exception: files of another user are refused.
-4. A refusal names the path, says why, and what to run.
+4. A refusal names the path, says why, and what to run, for all directories on a way at once. Other users may have
+   chosen a name: what is to be run is quoted for the shell, and control characters are not repeated.
 
 Only the standard library, and little of it: the programs that every prompt of an agent starts import this
 (relay_supervisor/shim).
@@ -69,21 +70,22 @@ def read_own(path: _AnyPath, *, limit: int = LARGEST, private: bool = False) -> 
         if stat.S_ISDIR(found.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         if not stat.S_ISREG(found.st_mode):
-            raise Unreadable(f"{path} is not a file: move it away")
+            raise Unreadable(f"{_shown(path)} is not a file: move it away")
         _check_own(path, found)
         if found.st_nlink != 1:
+            quoted, new = _quoted(path), _quoted(f"{path}.new")
             raise Unreadable(
-                f"{path} has {found.st_nlink} names (hard links), so it may be another file: look at it, then run "
-                f"'cp {path} {path}.new && mv {path}.new {path}'"
+                f"{_shown(path)} has {found.st_nlink} names (hard links), so it may be another file: look at it, then "
+                f"run 'cp {quoted} {new} && mv {new} {quoted}'"
             )
         if private and found.st_mode & 0o077:
             raise Unreadable(
-                f"{path}: others can read or change it (mode {stat.S_IMODE(found.st_mode):03o}): "
+                f"{_shown(path)}: others can read or change it (mode {stat.S_IMODE(found.st_mode):03o}): "
                 "make new tokens, or chmod 600 if nobody has looked"
             )
         return _read(file, found.st_size, limit)
     except Unreadable as error:
-        raise error if path in str(error) else Unreadable(f"{path}: {error}") from error
+        raise error if _shown(path) in str(error) else Unreadable(f"{_shown(path)}: {error}") from error
     finally:
         os.close(file)
 
@@ -137,7 +139,7 @@ def check_all_own(root: _AnyPath) -> None:
     """
 
     def fail(error: OSError) -> None:
-        raise Unreadable(f"{error.filename} cannot be looked at: {error.strerror}") from error
+        raise Unreadable(f"{_shown(error.filename)} cannot be looked at: {error.strerror}") from error
 
     for where, directories, files in os.walk(root, onerror=fail):
         for name in directories + files:
@@ -147,7 +149,7 @@ def check_all_own(root: _AnyPath) -> None:
                 raise Unreadable(_linked(path))
             _check_own(path, found, writable_by_others=False)
             if name in files and found.st_nlink != 1:
-                raise Unreadable(f"{path} has {found.st_nlink} names (hard links), so it may be another file")
+                raise Unreadable(f"{_shown(path)} has {found.st_nlink} names (hard links), so it may be another file")
 
 
 def check_way(path: _AnyPath) -> str:
@@ -155,12 +157,21 @@ def check_way(path: _AnyPath) -> str:
 
     Raises:
         OSError: if there is no such path.
-        Unreadable: if another user can change where it leads; the text has the directory and what to run.
+        Unreadable: if another user can change where it leads; the text has the directories and what to run.
     """
     trusted = {os.geteuid(), *_roots()}
+    writable: list[tuple[str, os.stat_result]] = []
+
+    def check_step(path: str, found: os.stat_result) -> None:
+        if found.st_uid not in trusted:
+            raise Unreadable(f"{_shown(path)} belongs to uid {found.st_uid}, not to you or to root")
+        is_sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
+        if found.st_mode & _OTHERS_WRITE and not is_sticky and not stat.S_ISLNK(found.st_mode):
+            writable.append((path, found))
+
     left = list(reversed(os.path.abspath(path).split("/")[1:]))
     here, links = "/", 0
-    _check_step(here, os.lstat(here), trusted)
+    check_step(here, os.lstat(here))
     while left:
         part = left.pop()
         if part in ("", "."):
@@ -170,7 +181,7 @@ def check_way(path: _AnyPath) -> str:
             continue
         step = os.path.join(here, part)
         found = os.lstat(step)
-        _check_step(step, found, trusted)
+        check_step(step, found)
         if not stat.S_ISLNK(found.st_mode):
             here = step
             continue
@@ -181,35 +192,50 @@ def check_way(path: _AnyPath) -> str:
         left.extend(reversed(target.split("/")))
         if target.startswith("/"):
             here = "/"
+    if writable:
+        raise Unreadable(_writable(writable))
     return here
 
 
-def _check_step(path: str, found: os.stat_result, trusted: set[int]) -> None:
-    if found.st_uid not in trusted:
-        raise Unreadable(f"{path} belongs to uid {found.st_uid}, not to you or to root")
-    mode = stat.S_IMODE(found.st_mode)
-    if stat.S_ISLNK(found.st_mode) or not mode & _OTHERS_WRITE:
-        return
-    if not (stat.S_ISDIR(found.st_mode) and mode & stat.S_ISVTX):
-        what = f"the directory {path}" if stat.S_ISDIR(found.st_mode) else path
-        raise Unreadable(f"others can write to {what}; run 'chmod go-w {path}' (mode {mode:04o})")
+def _writable(found: list[tuple[str, os.stat_result]]) -> str:
+    """Return what is wrong with the steps of a way that others can write to, and what to run."""
+    shown = [_shown(path) for path, _ in found]
+    if all(stat.S_ISDIR(about.st_mode) for _, about in found):
+        shown[0] = f"the {'directory' if len(found) == 1 else 'directories'} {shown[0]}"
+    paths = " ".join(_quoted(path) for path in dict(found))
+    modes = ", ".join(f"{stat.S_IMODE(about.st_mode):04o}" for _, about in found)
+    return f"others can write to {' and '.join(shown)}; run 'chmod go-w {paths}' (mode {modes})"
 
 
 def _check_own(path: str, found: os.stat_result, *, writable_by_others: bool = True) -> None:
     if found.st_uid != os.geteuid():
         raise Unreadable(
-            f"{path} belongs to another user (uid {found.st_uid}, not {os.geteuid()}), who may have placed it: look at "
-            f"it with 'ls -la {path}' and move it away"
+            f"{_shown(path)} belongs to another user (uid {found.st_uid}, not {os.geteuid()}), who may have placed it: "
+            f"look at it with 'ls -la {_quoted(path)}' and move it away"
         )
     if not writable_by_others and found.st_mode & _OTHERS_WRITE:
         raise Unreadable(
-            f"others can write to {path} (mode {stat.S_IMODE(found.st_mode):04o}), so they may have changed it: look "
-            f"at it, then run 'chmod go-w {path}'"
+            f"others can write to {_shown(path)} (mode {stat.S_IMODE(found.st_mode):04o}), so they may have changed "
+            f"it: look at it, then run 'chmod go-w {_quoted(path)}'"
         )
 
 
 def _linked(path: str) -> str:
-    return f"cannot read {path}: it is a symbolic link, which is not followed; put what it leads to in its place"
+    return (
+        f"cannot read {_shown(path)}: it is a symbolic link, which is not followed; put what it leads to in its place"
+    )
+
+
+def _shown(path: str) -> str:
+    """Return a path without characters that would change a terminal or begin another line."""
+    return "".join(one if one.isprintable() else "?" for one in path)
+
+
+def _quoted(path: str) -> str:
+    """Return a path as a shell takes it."""
+    from shlex import quote  # needed only for a refusal, and slow to import
+
+    return quote(_shown(path))
 
 
 def _read(file: int, size: int, limit: int) -> bytes:

@@ -28,7 +28,7 @@ from relay_core.clock import Clock, Timer, call_later
 from relay_core.core import RelayCore
 from relay_core.errors import ConfigError, InvalidSubject, NotFound
 from relay_core.files import atomic_write, storage_error
-from relay_core.model import WireModel, first_problem
+from relay_core.model import WireModel, first_problem, trusted
 from relay_core.operations import AgentState
 from relay_core.own_files import read_own
 from relay_core.places import agent_token_name
@@ -150,14 +150,17 @@ class Agents:
             acting = Counter(self._acting.values())
         known = self._agents.get(subject)
         mailbox = self._relay.bus.mailboxes.get(subject_hash(subject))
-        return AgentState(
-            subject=subject,
-            description=known.description if known else None,
-            cwd=known.cwd if known else None,
-            connected=acting.get(subject, 0),
-            last_seen=known.last_seen if known else None,
-            unread=mailbox.depth if mailbox is not None else 0,
-            added=known is not None,
+        return trusted(
+            AgentState,
+            {
+                "subject": subject,
+                "description": known.description if known else None,
+                "cwd": known.cwd if known else None,
+                "connected": acting.get(subject, 0),
+                "last_seen": known.last_seen if known else None,
+                "unread": mailbox.depth if mailbox is not None else 0,
+                "added": known is not None,
+            },
         )
 
     def _see(self, subject: str) -> None:

@@ -1,10 +1,10 @@
 """One connection: bytes in, frames out, and never more memory than its share.
 
 1. Requests are begun in the order they came and run side by side, but nothing is begun while one that later ones may
-   count on (`ORDERED`) is under way: to register and publish needs no waiting in between. At most `IN_FLIGHT` of one
-   connection are under way, of about `IN_FLIGHT_BYTES`, and at most `BURST` are begun in one turn of the loop, for at
-   most `TURN_SECS` (pacing.py); the rest waits, unread in the end, so that a flood from one client, or a few costly
-   requests, neither starve the others nor pile up here.
+   count on (`ORDERED`, and a publish to a pattern) is under way: to register and publish needs no waiting in between.
+   At most `IN_FLIGHT` of one connection are under way, of about `IN_FLIGHT_BYTES`, and at most `BURST` are begun in one
+   turn of the loop, for at most `TURN_SECS` (pacing.py); the rest waits, unread in the end, so that a flood from one
+   client, or a few costly requests, neither starve the others nor pile up here.
 2. A peer that does not read is not read from either: its answers are bounded by the transport's buffer, and those
    that may be `LARGE` are made one after the other. What the server sends by itself looks at `writable` first, and
    waits or drops as its kind demands.
@@ -43,7 +43,17 @@ from relay_core.frames import (
 from relay_core.signals import SignalSubscription
 from relay_core.tasks import Tasks
 from relay_supervisor.identity import Identity
-from relay_supervisor.pacing import COSTLY_SECS, LARGE, ORDERED, PATIENT, TURN_SECS, Debt, Ticket, Turns
+from relay_supervisor.pacing import (
+    COSTLY_SECS,
+    LARGE,
+    LATE_TURN_SECS,
+    ORDERED,
+    PATIENT,
+    TURN_SECS,
+    Debt,
+    Ticket,
+    Turns,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +63,8 @@ BURST = 32
 LINE_SECS = 30.0
 LINGER_SECS = 1.0
 _BUFFERED = 1024 * 1024
+_HELD = 64 * 1024
+"""Bytes that wait for the end of a turn at most. Beyond that the transport must know of them, to say when to stop."""
 
 
 class Service(Protocol):
@@ -94,11 +106,13 @@ class Connection(asyncio.Protocol):
         self._frames = FrameBuffer()
         self._lines: deque[bytes] = deque()
         self._out: list[bytes] = []
+        self._out_bytes = 0
         self._flushing: asyncio.Handle | None = None
         self._in_flight = 0
         self._in_flight_bytes = 0
-        self._ordered = False
-        """Whether a request is under way that must be done before the next is begun."""
+        self._ordered: Request | None = None
+        """The request under way that must be done before the next is begun."""
+        self._is_alone = False
         self._patient: set[asyncio.Task[Any]] = set()
         """Requests under way that end with the peer."""
         self._large = asyncio.Lock()
@@ -152,6 +166,10 @@ class Connection(asyncio.Protocol):
         if len(line) > MAX_FRAME:
             raise ProtocolError(f"{len(line)} bytes do not fit into a frame of {MAX_FRAME}", code="frame_too_large")
         self._write(line)
+
+    def hold(self) -> None:
+        """Begin nothing more before the request that is begun right now has been answered."""
+        self._is_alone = True
 
     def on_closed(self, cleanup: Callable[[], None], *, key: object = None) -> None:
         """Call back when the connection is gone; the latest of those with the same key is called."""
@@ -239,14 +257,15 @@ class Connection(asyncio.Protocol):
     def _has_room(self) -> bool:
         """Whether another request may be begun."""
         few = self._in_flight < IN_FLIGHT and self._in_flight_bytes < IN_FLIGHT_BYTES
-        return few and not self._ordered and self.writable
+        return few and self._ordered is None and self.writable
 
     def _take_turn(self) -> None:
         """Begin some of the requests that wait."""
+        most = LATE_TURN_SECS if isinstance(self._turn, Ticket) else TURN_SECS
         self._turn = None
         begun = 0
         start = now = perf_counter()
-        while self._lines and begun < BURST and now - start < TURN_SECS and self._has_room:
+        while self._lines and begun < BURST and now - start < most and self._has_room:
             begun += 1
             before = now
             self._begin(self._lines.popleft())
@@ -285,6 +304,7 @@ class Connection(asyncio.Protocol):
         if isinstance(request, Response):
             return  # nothing was asked: there is nobody to hand it to
         self.is_answering = not request.is_notification
+        self._is_alone = False
         try:
             result = self._service.answer(self, request)
         except Exception as error:
@@ -300,7 +320,7 @@ class Connection(asyncio.Protocol):
         else:
             self._in_flight += 1
             self._in_flight_bytes += len(line)
-            self._ordered = request.method in ORDERED
+            self._ordered = request if self._is_alone or request.method in ORDERED else None
             if request.method in PATIENT:
                 self._patient.add(task)
                 task.add_done_callback(self._patient.discard)
@@ -313,7 +333,8 @@ class Connection(asyncio.Protocol):
         finally:  # one that is cancelled is not answered: its connection closes next, and nobody knows how far it came
             self._in_flight -= 1
             self._in_flight_bytes -= size
-            self._ordered = self._ordered and request.method not in ORDERED
+            if self._ordered is request:
+                self._ordered = None
             if not self.closed:
                 self._go_on()
 
@@ -370,7 +391,10 @@ class Connection(asyncio.Protocol):
     def _write(self, line: bytes) -> None:
         """Send a line with all others of this turn of the loop: a system call costs more than most answers."""
         self._out.append(line)
-        if self._flushing is None:
+        self._out_bytes += len(line)
+        if self._out_bytes >= _HELD:
+            self._flush()
+        elif self._flushing is None:
             self._flushing = asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
@@ -380,6 +404,7 @@ class Connection(asyncio.Protocol):
         if self._out and not self.closed:
             self._transport.write(b"".join(self._out))
         self._out.clear()
+        self._out_bytes = 0
 
     def _release(self) -> None:
         drained, self._drained = self._drained, None

@@ -3,8 +3,8 @@
 1. A turn of a connection ends after `TURN_SECS`, however many requests are left. What counts is the time they took.
 2. A connection whose costly requests (`COSTLY_SECS` each) have used more than its share (`Debt`) is served with the
    others like it, one of them in a turn of the loop (`Turns`), so that a client that asks for little waits for one
-   costly turn at most, however many connections ask for much. As long as such a turn took, none follows: the threads
-   that make publishes last need the interpreter too.
+   costly turn at most, however many connections ask for much. Such a turn is short (`LATE_TURN_SECS`: one costly
+   request), and as long as it took, none follows: the threads that make publishes last need the interpreter too.
 3. Work that grows with what a client owns is done in slices of `SLICE_SECS` (`Slices`).
 """
 
@@ -16,6 +16,7 @@ from collections.abc import Callable
 from time import perf_counter
 
 TURN_SECS = 0.005
+LATE_TURN_SECS = 0.0005
 SLICE_SECS = 0.005
 COSTLY_SECS = 0.0005
 _SHARE = 0.2

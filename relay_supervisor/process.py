@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -56,6 +57,8 @@ async def _serve(data_dir: Path | None, socket: Path | None, vault: Vault) -> in
     _listen_for_signals(supervisor, reloads, notifier)
     try:
         async with supervisor:
+            gc.collect()
+            gc.freeze()  # what a start has made stays: looking through it now and then would hold the loop for 40 ms
             info = supervisor.services.info()
             logger.info(
                 "relay %s is ready: socket %s, data %s, pid %d, durability %s (%s)",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from relay_core import __version__
@@ -43,6 +43,8 @@ class Services:
     stop: Callable[[], None]
     """Begin to stop the supervisor."""
     connections: set[Connection]
+    broadcasting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by the publish to a pattern that is under way."""
 
     def info(self) -> ServerInfo:
         """Return which supervisor this is."""

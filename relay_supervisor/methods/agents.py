@@ -40,7 +40,8 @@ def list_agents(services: Services, connection: Connection, params: ListParams) 
     states, cursor = services.agents.page(params.cursor, params.limit)
     who = connection.identity
     if not who.operator:
-        states = [one.model_copy(update={"cwd": None}) for one in states if _may_see(services, who, one.subject)]
+        seen = (one for one in states if _may_see(services, who, one.subject))
+        states = [one if one.cwd is None else one.model_copy(update={"cwd": None}) for one in seen]
     return AgentList(agents=states, cursor=cursor)
 
 

@@ -12,6 +12,7 @@ from relay_core.frames import error_to_wire
 from relay_core.protocol import BatchParams, PublishParams
 from relay_core.publication import Publication
 from relay_core.results import PublishResult
+from relay_core.subjects import is_pattern
 from relay_supervisor.connection import Connection
 from relay_supervisor.services import Services
 
@@ -32,7 +33,20 @@ def publish(services: Services, connection: Connection, params: PublishParams) -
     services.replies.check_reply_to(connection, publication)
     if params.dedupe_id is not None:
         publication.dedupe = dedupe_key(params.sender, params.dedupe_id)
+    if is_pattern(params.subject):
+        connection.hold()  # what it publishes next comes after it
+        return _broadcast(services, publication)
     return bus.begin(publication)
+
+
+async def _broadcast(services: Services, publication: Publication) -> PublishResult:
+    """Publish to a pattern, one after the other over all connections: each may make thousands of copies."""
+    async with services.broadcasting:
+        begun = services.relay.bus.begin(publication)
+        if asyncio.iscoroutine(begun):
+            return await begun
+        await asyncio.sleep(0)  # one in a turn of the loop, also if it needed no waiting
+        return begun
 
 
 async def publish_batch(services: Services, connection: Connection, params: BatchParams) -> Any:
@@ -40,7 +54,8 @@ async def publish_batch(services: Services, connection: Connection, params: Batc
     begun: list[_Begun | RelayError] = []
     for number, message in enumerate(params.messages, 1):
         try:
-            begun.append(publish(services, connection, message))
+            one = publish(services, connection, message)
+            begun.append(await one if asyncio.iscoroutine(one) and is_pattern(message.subject) else one)
         except RelayError as error:
             begun.append(error)
         if number % _YIELD_EVERY == 0:

@@ -144,6 +144,30 @@ class TestTheDirectoryItself:
         tmp_path.chmod(0o1777)  # as /tmp
         works(data_dir)
 
+    def test_all_directories_that_others_can_write_are_named_at_once(self, tmp_path: Path) -> None:
+        first, second = tmp_path / "projects", tmp_path / "projects" / "a checkout"
+        second.mkdir(parents=True)
+        first.chmod(0o775)
+        second.chmod(0o775)
+        error = refused(second / "data")
+        assert f"the directories {first} and {second}; run 'chmod go-w {first} '{second}'' (mode 0775, 0775)" in (
+            error.message
+        )
+        first.chmod(0o755)
+        second.chmod(0o755)
+        works(second / "data")
+
+    def test_a_name_that_others_have_chosen_runs_nothing_and_paints_nothing(self, data_dir: Path) -> None:
+        data_dir.chmod(0o777)
+        hostile = data_dir / "x; echo \x1b[2J\n$(id)"
+        hostile.write_text("")
+        hostile.chmod(0o666)
+        error = refused(data_dir)
+        shown = f"{data_dir}/x; echo ?[2J?$(id)"
+        assert shown in error.message
+        assert f"chmod go-w '{shown}'" in error.message
+        assert error.message.isprintable()
+
     @as_root
     def test_one_in_a_directory_of_another_user_is_refused(self, data_dir: Path, tmp_path: Path) -> None:
         give_away(tmp_path)

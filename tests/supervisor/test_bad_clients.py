@@ -428,3 +428,58 @@ async def test_a_notification_never_gets_an_answer(supervisor: Supervisor) -> No
             await raw.call("server.ping")
         raw.writer.write_eof()
         assert await raw.over() == []
+
+
+SIGNAL = {"type": "typing", "state": "started", "endpointSubject": A, "timestamp": "2026-11-16T19:00:00Z"}
+
+
+@pytest.mark.parametrize(
+    ("subscribe", "kind_of_note", "send", "params"),
+    [
+        ("signal.subscribe", "signal", "signal.send", {"subject": A, "signal": {**SIGNAL, "data": "x" * MB}}),
+        ("subscribe", "message", "publish", message(A, 900_000)),
+    ],
+    ids=["signal", "message"],
+)
+async def test_one_long_note_to_many_subscriptions_of_a_client_is_sent_at_its_pace(
+    supervisor: Supervisor, subscribe: str, kind_of_note: str, send: str, params: dict[str, Any]
+) -> None:
+    count = 100
+    async with Raw(supervisor.socket) as greedy:
+        greedy.send(b"".join(request(subscribe, {"pattern": A}, id) for id in range(count)))
+        assert all(["result" in (await greedy.frame() or {}) for _ in range(count)])
+        (connection,) = supervisor.services.connections
+        greedy.reader._transport.pause_reading()  # type: ignore[attr-defined]  # it reads nothing from now on
+        greedy.ask(send, **params)
+        async with Raw(supervisor.socket) as other:
+            await until(lambda: not connection.writable)
+            for _ in range(3):
+                await other.call("server.ping")
+            assert connection.transport.get_write_buffer_size() < 4 * MB  # of 100 that the notes have
+        greedy.reader._transport.resume_reading()  # type: ignore[attr-defined]
+        came = [await greedy.frame() or {} for _ in range(2)]  # one of them may be the answer
+        assert kind_of_note in [one.get("method") for one in came]
+
+
+async def test_pipelined_publishes_to_a_pattern_are_made_one_by_one_and_in_order(
+    supervisor: Supervisor, relay: RelayCore
+) -> None:
+    for number in range(20):
+        await relay.register_endpoint(f"relay.crowd.{number}")
+    async with Raw(supervisor.socket) as first, Raw(supervisor.socket) as second, Raw(supervisor.socket) as other:
+        await other.call("server.ping")
+        for id in range(100):
+            first.send(request("publish", message(">"), id))
+            second.send(request("publish.batch", {"messages": [message(">")]}, id))
+        first.send(request("publish", {**message(A), "payload": {"content": "last"}}, 100))
+        await first.frame()
+        await other.call("publish", **message("relay.crowd.0"))
+        [depth] = [one.depth for one in relay.mailboxes() if one.subject == "relay.crowd.0"]
+        assert depth < 50  # of 201: it did not wait for what the others have asked for
+        ids = [(await first.frame() or {})["id"] for _ in range(100)]
+        assert ids == list(range(1, 101))
+        for _ in range(100):
+            assert "result" in (await second.frame() or {})
+        mine = [one.payload["content"] for one in await relay.inbox(A, limit=1000)]
+        assert len(mine) == 201
+        assert mine.index("last") >= 100  # after its own hundred, whatever the other connection has added

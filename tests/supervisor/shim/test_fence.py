@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from typing import Any
 
 import pytest
@@ -103,6 +104,13 @@ def test_no_invisible_character_gets_through() -> None:
         written = f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
         assert harmless(f"a{chr(code)}b") == f"a{written}b"
         assert one_line(chr(code)) == written
+
+
+def test_no_format_character_and_no_invisible_joiner_gets_through() -> None:
+    formats = [chr(code) for code in range(0xA0, 0x110000) if unicodedata.category(chr(code)) == "Cf"]
+    assert len(formats) > 150
+    for one in [*formats, "\u2d7f", "\U0001107f"]:
+        assert harmless(f"a{one}b").isascii()
 
 
 def test_a_text_hidden_in_selectors_can_be_seen() -> None:
