@@ -193,7 +193,7 @@ FAULTS: list[tuple[str, Callable[[Site], object], str, str, str, str]] = [
         ),
         "adapters.json",
         "warn",
-        "tg: config.token: cannot read the secret in",
+        "tg: config.token is not valid: cannot read the secret in",
         "Correct these entries",
     ),
     (

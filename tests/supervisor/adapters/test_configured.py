@@ -503,7 +503,7 @@ async def test_a_secret_that_is_not_there_is_a_problem_and_the_running_one_stays
         await host.reload()
         state = state_of(host)
         assert state.problem == (
-            "config.token: the environment has no MISSPELT: set it where the supervisor is started; "
+            "config.token is not valid: the environment has no MISSPELT (set it where the supervisor is started); "
             "the one that runs stays in place"
         )
         assert state.state is not None
