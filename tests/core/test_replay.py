@@ -30,6 +30,7 @@ from relay_core import (
     Span,
     StorageError,
     replay,
+    replay_run,
 )
 from relay_core.clock import iso
 from relay_core.events import EventKind, read_events
@@ -882,6 +883,33 @@ async def test_a_canary_says_when_a_consumer_has_its_message(relay: RelayCore, c
     assert run.progress().detail == f"the canary waits for an acknowledgement from {A}"
     await relay.complete(A, first.id)
     assert (await run.wait()).delivered == 3
+
+
+async def test_a_canary_that_was_paused_goes_on_waiting_when_it_is_resumed(relay: RelayCore) -> None:
+    await dead(relay, *range(30))
+    run = await start(relay, canary=True)
+    await eventually(lambda: "acknowledgement" in (run.progress().detail or ""))
+    run.pause()
+    await eventually(lambda: run.progress().detail == "by the operator")
+    run.resume()
+    await eventually(lambda: "acknowledgement" in (run.progress().detail or ""))
+    await settle()
+    assert failed_files(relay) == 29
+    run.cancel()
+    await run.wait()
+
+
+async def test_what_follows_a_canary_waits_for_no_acknowledgement(
+    relay: RelayCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay_run, "_OUTSTANDING", 12)  # so few may be unanswered, and 19 follow
+    await dead(relay, *range(30))
+    run = await start(relay, canary=True)
+    for step in (1, 10):
+        await eventually(lambda step=step: len(relay.bus.mailboxes.get(subject_hash(A)).waiting(50)) == step)  # type: ignore[misc,union-attr]
+        await acknowledge(relay)
+    async with asyncio.timeout(30):
+        assert (await run.wait()).delivered == 30
 
 
 @pytest.mark.parametrize("steer", ["resume", "cancel"])
