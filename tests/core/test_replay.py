@@ -1238,7 +1238,9 @@ async def test_an_edit_may_be_given_a_fresh_budget(relay: RelayCore) -> None:
     original = await relay.publish(A, 1, sender=SENDER, budget={"hop_count": 5})
     result = await relay.replays.edit(original.message_id, 2, fresh_budget=True)
     assert result.delivered_to == 1
-    assert (await relay.inbox(A))[0].budget.hop_count == 1
+    (copy,) = await relay.inbox(A)
+    assert copy.budget.hop_count == 1
+    assert (copy.replays, copy.replayed_at) == (0, None)  # it is a new message
     assert await letters(relay) == []
 
 

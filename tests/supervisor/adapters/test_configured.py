@@ -214,8 +214,9 @@ async def test_a_secret_that_an_adapter_quotes_is_blotted_out(
 
 
 async def test_an_adapter_that_does_not_start_is_tried_again_ever_more_slowly(
-    relay: RelayCore, home: Home, clock: ProbeClock
+    relay: RelayCore, home: Home, clock: ProbeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     unstartable = home.mark("a", "unstartable")
     home.write(home.entry("a"), home.entry("b"))
     async with hosted(relay, home, clock) as host:
@@ -235,6 +236,8 @@ async def test_an_adapter_that_does_not_start_is_tried_again_ever_more_slowly(
         await eventually(lambda: state_of(host).state is not None)
         state = state_of(host)
         assert (state.problem, state.retry_at, state.restarts) == (None, None, 0)
+        assert "adapter a has started, after 9 failed attempts" in caplog.messages
+        assert not any("adapter b has started" in line for line in caplog.messages)
         unstartable.touch()
         home.write(home.entry("a", note="new"), home.entry("b"))
         await host.reload()

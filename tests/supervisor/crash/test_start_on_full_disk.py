@@ -12,7 +12,8 @@ import pytest
 
 from relay_core import RelayConfig, RelayCore, StorageError
 from relay_core.datadir import DataDir
-from relay_core.subjects import REPLY_PREFIX
+from relay_core.journal import Journal, transaction
+from relay_core.subjects import REPLY_PREFIX, subject_hash
 from tests.core.crash.small_disk import Disk, Kind, mounted
 from tests.supervisor.daemon import UNLIMITED, a_daemon
 from tests.supervisor.inside import a_supervisor
@@ -85,6 +86,29 @@ async def test_a_message_without_room_for_its_file_stays_in_the_journal(
         disk.free()
         async with RelayCore(disk.data_dir, RelayConfig(durability="fsync")) as relay:
             assert [one.payload["n"] for one in await relay.inbox(A)] == [0, 1, 2]
+
+
+async def test_a_transaction_that_a_kill_cut_short_is_carried_out_once_there_is_room(tmp_path: Path) -> None:
+    config = RelayConfig(durability="os")
+    with mounted("tmpfs", tmp_path) as disk:
+        async with RelayCore(disk.data_dir, config) as relay:
+            await relay.register_endpoint(A)
+            sent = await relay.publish(A, {"x": "x" * 5_000}, sender=B)
+        (path,) = disk.files("new")
+        journal = Journal(disk.data_dir / "journal", "os")
+        journal.open()
+        journal.append(
+            [transaction(sent.message_id, [("new", subject_hash(A), sent.message_id, path.read_bytes())], sync=False)]
+        )
+        journal.close()
+        path.unlink()
+        disk.fill()
+        for _ in range(2):
+            async with RelayCore(disk.data_dir, config) as relay:
+                assert await relay.inbox(A) == []
+        disk.free()
+        async with RelayCore(disk.data_dir, config) as relay:
+            assert [one.id for one in await relay.inbox(A)] == [sent.message_id]
 
 
 def make_immutable(path: Path) -> None:
