@@ -56,7 +56,7 @@ async def test_what_is_asked_for_without_a_connection_is_refused_and_does_not_co
         await daemon.kill()
         await desk.until(lambda: "○ lost" in desk.lines()[0])
         await desk.confirm("purge 1")
-        said = "once that is typed: not connected: the connection is lost. Nothing was done"
+        said = "marked for good: not connected: the connection is lost. Nothing was done"
         await desk.until(lambda: any(said in one.message for one in desk.app._notifications))
         await daemon.start()
         await desk.until("● live")

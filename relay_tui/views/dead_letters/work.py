@@ -184,7 +184,7 @@ class DeadLetterWork(View):
 
     # Purge and export
 
-    @action("purge", "Remove what is marked for good, once that is typed", "X", changes=True, label="purge")
+    @action("purge", "Remove what is marked for good", "X", changes=True, label="purge")
     async def purge(self) -> None:
         """Remove dead letters."""
         await self.purge_choice(self.choice())
