@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -49,6 +51,7 @@ class Run:
 
     def __init__(self, told: Path, ending: str, before: Callable[[], None] | None = None) -> None:
         self.told = told
+        self.is_over = False
         self.process = subprocess.Popen(
             [sys.executable, "-c", WORK.replace("ENDING", ending), str(told)],
             cwd=ROOT,
@@ -64,13 +67,26 @@ class Run:
 
     def end(self) -> tuple[int, str]:
         """Return the exit code and the output, once nothing is left."""
-        output, _ = self.process.communicate(timeout=60)
+        output, _ = self.process.communicate(timeout=30)
         for name in ("orphan", "worker", "keeper"):
             until(lambda name=name: not Path(f"/proc/{self.pid(name)}").exists())  # type: ignore[misc]
         directory = Path((self.told / "directory").read_text())
         assert directory.parent == Path("/tmp")
         until(lambda: not directory.exists())
+        self.is_over = True
         return self.process.returncode, output
+
+    def give_up(self) -> None:
+        """Do what the keeper should have done."""
+        if self.process.poll() is None:
+            self.process.kill()
+        for name in ("keeper", "worker", "orphan"):
+            if not self.is_over and (self.told / name).exists() and (pid := self.pid(name)):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        self.process.communicate()
+        if not self.is_over and (self.told / "directory").exists():
+            shutil.rmtree((self.told / "directory").read_text(), ignore_errors=True)
 
 
 @pytest.fixture
@@ -83,9 +99,7 @@ def runs(tmp_path: Path) -> Iterator[Callable[..., Run]]:
 
     yield start
     for run in made:
-        if run.process.poll() is None:
-            run.process.kill()
-        run.process.communicate()
+        run.give_up()
 
 
 @pytest.mark.parametrize(
