@@ -25,7 +25,8 @@ import os, signal, subprocess, sys, tempfile
 from pathlib import Path
 from tests.keeper import keep
 
-STUBBORN = "trap '' HUP INT TERM; cd $TMPDIR; mkdir -m 500 shut; echo $$ > $1; while :; do sleep 1; done"
+SHUT = "cd $TMPDIR; mkdir shut; : > shut/file; chmod 500 shut"
+STUBBORN = f"trap '' HUP INT TERM; {SHUT}; echo $$ > $1; while :; do sleep 1; done"
 
 def work():
     told = Path(sys.argv[1])
