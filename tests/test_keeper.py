@@ -162,8 +162,22 @@ def test_what_the_parent_ignored_blocked_or_closed_is_not_handed_down(runs: Call
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD, signal.SIGTERM):
         assert not ignored & 1 << number - 1
         assert not blocked & 1 << number - 1
-    run.process.send_signal(signal.SIGHUP)
-    run.process.send_signal(signal.SIGINT)
-    assert Path(f"/proc/{run.pid('worker')}").exists()
+    (line,) = [one for one in Path(f"/proc/{run.process.pid}/status").read_text().splitlines() if "SigIgn" in one]
+    for number in (signal.SIGINT, signal.SIGHUP):  # they stay ignored, by the runner
+        assert int(line.split()[1], 16) & 1 << number - 1
+        run.process.send_signal(number)
     run.process.send_signal(signal.SIGTERM)
     assert run.end()[0] == -signal.SIGTERM
+
+
+MOUNT = """
+    place = tempfile.gettempdir() + "/mounted"
+    os.mkdir(place)
+    sys.exit(subprocess.run(["mount", "-t", "tmpfs", "tmpfs", place], stderr=subprocess.DEVNULL).returncode)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("mount") is None, reason="to mount needs root and mount")
+def test_what_is_mounted_in_the_directory_is_unmounted(runs: Callable[..., Run]) -> None:
+    if runs(MOUNT).end()[0]:
+        pytest.skip("this machine mounts nothing")
