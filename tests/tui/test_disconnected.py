@@ -100,6 +100,20 @@ async def test_an_action_whose_answer_is_lost_is_not_asked_again(tmp_path: Path)
             assert wire.asked.count("deadletters.purge") == 1
 
 
+async def test_a_question_does_not_come_up_on_another_screen(tmp_path: Path) -> None:
+    async with a_supervisor(tmp_path / "data") as supervisor, a_client(supervisor) as client:
+        await astray(client, 1)
+        async with a_wire(supervisor.socket) as (socket, wire), a_dashboard(supervisor, socket=socket) as desk:
+            await desk.press("6")
+            await desk.until("1 match")
+            wire.hold_answers_to.add("deadletters.plan")
+            await desk.press("j", "X", "2")
+            wire.hold_answers_to.clear()
+            wire.held.set()
+            await desk.until("the screen was left")
+            assert dialogs(desk) == 0
+
+
 @pytest.mark.parametrize("name", QUESTIONS)
 async def test_no_key_of_a_screen_answers_a_question(tmp_path: Path, name: str) -> None:
     async with a_supervisor(tmp_path) as supervisor, a_client(supervisor) as client:
