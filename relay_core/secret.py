@@ -72,7 +72,7 @@ def resolve_secret(reference: str, *, directory: Path | None = None) -> Secret:
     if colon and kind == "env":
         value = os.environ.get(name)
         if not value:
-            raise ValueError(f"the environment has no {name}: set it where the supervisor is started")
+            raise ValueError(f"the environment has no {name} (set it where the supervisor is started)")
         return Secret(value, reference)
     if colon and kind == "file":
         return Secret(_read(Path(directory or "", Path(name).expanduser())), reference)

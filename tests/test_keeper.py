@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,7 +25,8 @@ import os, signal, subprocess, sys, tempfile
 from pathlib import Path
 from tests.keeper import keep
 
-STUBBORN = "trap '' HUP INT TERM; cd $TMPDIR; mkdir -m 500 shut; echo $$ > $1; while :; do sleep 1; done"
+SHUT = "cd $TMPDIR; mkdir shut; : > shut/file; chmod 500 shut"
+STUBBORN = f"trap '' HUP INT TERM; {SHUT}; echo $$ > $1; while :; do sleep 1; done"
 
 def work():
     told = Path(sys.argv[1])
@@ -49,6 +52,7 @@ class Run:
 
     def __init__(self, told: Path, ending: str, before: Callable[[], None] | None = None) -> None:
         self.told = told
+        self.is_over = False
         self.process = subprocess.Popen(
             [sys.executable, "-c", WORK.replace("ENDING", ending), str(told)],
             cwd=ROOT,
@@ -64,13 +68,26 @@ class Run:
 
     def end(self) -> tuple[int, str]:
         """Return the exit code and the output, once nothing is left."""
-        output, _ = self.process.communicate(timeout=60)
+        output, _ = self.process.communicate(timeout=30)
         for name in ("orphan", "worker", "keeper"):
             until(lambda name=name: not Path(f"/proc/{self.pid(name)}").exists())  # type: ignore[misc]
         directory = Path((self.told / "directory").read_text())
         assert directory.parent == Path("/tmp")
         until(lambda: not directory.exists())
+        self.is_over = True
         return self.process.returncode, output
+
+    def give_up(self) -> None:
+        """Do what the keeper should have done."""
+        if self.process.poll() is None:
+            self.process.kill()
+        for name in ("keeper", "worker", "orphan"):
+            if not self.is_over and (self.told / name).exists() and (pid := self.pid(name)):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        self.process.communicate()
+        if not self.is_over and (self.told / "directory").exists():
+            shutil.rmtree((self.told / "directory").read_text(), ignore_errors=True)
 
 
 @pytest.fixture
@@ -83,9 +100,7 @@ def runs(tmp_path: Path) -> Iterator[Callable[..., Run]]:
 
     yield start
     for run in made:
-        if run.process.poll() is None:
-            run.process.kill()
-        run.process.communicate()
+        run.give_up()
 
 
 @pytest.mark.parametrize(
@@ -147,8 +162,22 @@ def test_what_the_parent_ignored_blocked_or_closed_is_not_handed_down(runs: Call
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD, signal.SIGTERM):
         assert not ignored & 1 << number - 1
         assert not blocked & 1 << number - 1
-    run.process.send_signal(signal.SIGHUP)
-    run.process.send_signal(signal.SIGINT)
-    assert Path(f"/proc/{run.pid('worker')}").exists()
+    (line,) = [one for one in Path(f"/proc/{run.process.pid}/status").read_text().splitlines() if "SigIgn" in one]
+    for number in (signal.SIGINT, signal.SIGHUP):  # they stay ignored, by the runner
+        assert int(line.split()[1], 16) & 1 << number - 1
+        run.process.send_signal(number)
     run.process.send_signal(signal.SIGTERM)
     assert run.end()[0] == -signal.SIGTERM
+
+
+MOUNT = """
+    place = tempfile.gettempdir() + "/mounted"
+    os.mkdir(place)
+    sys.exit(subprocess.run(["mount", "-t", "tmpfs", "tmpfs", place], stderr=subprocess.DEVNULL).returncode)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("mount") is None, reason="to mount needs root and mount")
+def test_what_is_mounted_in_the_directory_is_unmounted(runs: Callable[..., Run]) -> None:
+    if runs(MOUNT).end()[0]:
+        pytest.skip("this machine mounts nothing")

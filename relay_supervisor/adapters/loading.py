@@ -239,7 +239,9 @@ def _explain(error: ValidationError, model: type[BaseModel]) -> str:
             problem = explain_unknown(key, known) if not where else f"unknown key {key!r}"
         else:
             problem = one["msg"].removeprefix("Value error, ")
-        problems.append(": ".join([".".join(["config", *where]), " ".join(problem.split())]))
+        # After "secret:" a log takes the next word for the secret.
+        key = ".".join(["config", *where]) + (" is not valid" if where and is_secret_name(where[-1]) else "")
+        problems.append(f"{key}: {' '.join(problem.split())}")
     more = len(problems) - _SHOWN_ERRORS
     return "; ".join(problems[:_SHOWN_ERRORS]) + (f"; and {more} more" if more > 0 else "")
 

@@ -28,7 +28,7 @@ from relay_supervisor.cli.show import Painted, number, safe, table
 
 if TYPE_CHECKING:
     from relay_core.protocol import Replay
-    from relay_core.replay_plan import ReplayPlan
+    from relay_core.replay_plan import PlanItem, ReplayPlan
 
 PlanId = Annotated[str, typer.Argument(help="As 'dlq plan' or 'dlq runs' says.", metavar="PLAN")]
 Every = Annotated[bool, typer.Option("--all", help="Every dead letter.")]
@@ -226,6 +226,13 @@ def _verdict(verdict: str) -> Painted:
     return Painted(verdict, "green" if verdict == "will_deliver" else "yellow")
 
 
+def _detail(item: PlanItem) -> str | None:
+    """Return what the verdict rests on, marked if it is the kept copy of a partial delivery."""
+    if not item.partial:
+        return item.detail
+    return f"partial: {item.detail}" if item.detail else "partial"
+
+
 def _plan_lines(plan: ReplayPlan) -> Iterator[str]:
     if not plan.items:
         yield "nothing to replay"
@@ -235,7 +242,7 @@ def _plan_lines(plan: ReplayPlan) -> Iterator[str]:
     yield from table(
         ["ID", "VERDICT", "TARGET", "DETAIL"],
         [
-            [item.message_id, _verdict(item.verdict), item.endpoint_subject, "partial" if item.partial else item.detail]
+            [item.message_id, _verdict(item.verdict), item.endpoint_subject, _detail(item)]
             for item in plan.items[:_SHOWN]
         ],
     )

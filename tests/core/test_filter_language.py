@@ -57,6 +57,8 @@ MISTAKES = {
     "age>1y": (4, "'1y' is no age"),
     "replays>many": (8, "'many' is no number: write it like replays>0"),
     "replays>-1": (8, "'-1' is no number"),
+    "partial=maybe": (8, "'maybe' is neither yes nor no: write partial=yes or partial=no"),
+    "partial~yes": (7, "write partial="),
     "code=": (5, "nothing follows code=: write a text"),
     "code= x": (5, "nothing follows code="),
     "!": (0, "nothing follows '!': write the term right behind it"),
@@ -91,6 +93,7 @@ TERMS = st.one_of(
         TEXTS,
         st.booleans(),
     ),
+    st.builds(Term, st.just("partial"), st.just("="), st.sampled_from(["yes", "no"]), st.booleans()),
     st.builds(Term, st.just("age"), st.sampled_from("<>"), AGES, st.booleans()),
     st.builds(Term, st.just("replays"), st.sampled_from("<>="), st.integers(0, 10**8), st.booleans()),
 )

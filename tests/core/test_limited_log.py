@@ -46,3 +46,16 @@ def test_causes_are_forgotten_when_there_are_too_many(log: LimitedLog, caplog: p
     log.warning(MOST_CAUSES, "the newest is known")
     log.warning(0, "the oldest is not")
     assert caplog.messages == ["the oldest is not"]
+
+
+def test_the_cause_that_was_logged_longest_ago_is_forgotten_first(
+    log: LimitedLog, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    for n in range(MOST_CAUSES):
+        log.warning(n, "cause %d", n)
+    clock.advance(EVERY_SECS)
+    log.warning(0, "again")  # the first that came, and the last that was logged
+    log.warning("new", "one more")
+    caplog.clear()
+    log.warning(0, "is known")
+    assert caplog.messages == []

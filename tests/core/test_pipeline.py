@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from relay_core import (
     Signal,
     StorageError,
 )
+from relay_core.journal import Durability
 from relay_core.subjects import subject_hash
 from relay_core.testing import FakeClock
 
@@ -415,6 +417,7 @@ async def test_one_target_that_cannot_store_leaves_its_copy_aside(relay: RelayCo
     (relay.bus.data_dir.mailboxes / subject_hash(A) / "new").rmdir()
     result = await relay.publish("relay.agent.*", {"n": 1}, sender=SENDER)
     assert result.delivered_to == 1
+    assert [(one.endpoint_hash, one.reason) for one in result.rejected or ()] == [(subject_hash(A), "store_failed")]
     assert await relay.dead_letters() == []
     (letter,) = await relay.dead_letters(include_partial=True)
     assert (letter.endpoint_hash, letter.code, letter.partial) == (subject_hash(A), "store_failed", True)
@@ -427,9 +430,41 @@ async def test_all_targets_that_cannot_store_make_a_dead_letter_with_the_cause(r
     (relay.bus.data_dir.mailboxes / subject_hash(A) / "new").rmdir()
     result = await relay.publish(A, {"n": 1}, sender=SENDER)
     assert result.delivered_to == 0
+    assert [(one.endpoint_hash, one.reason) for one in result.rejected or ()] == [(subject_hash(A), "store_failed")]
     (letter,) = await relay.dead_letters()
     assert letter.code == "store_failed"
     assert "No such file or directory" in letter.reason
+
+
+@pytest.mark.parametrize("durability", ["os", "fsync"])
+@pytest.mark.parametrize("subjects", [[A], [A, B]], ids=["all", "one of two"])
+async def test_a_retry_after_a_restart_hears_of_the_target_that_could_not_store(
+    data_dir: Path, tmp_path: Path, durability: Durability, subjects: list[str]
+) -> None:
+    lasting = RelayConfig(durability=durability)
+    async with RelayCore(data_dir, config=lasting) as relay:
+        for subject in subjects:
+            await relay.register_endpoint(subject)
+        new = relay.bus.data_dir.mailboxes / subject_hash(A) / "new"
+        new.rmdir()
+        sent = await relay.publish("relay.agent.*", {"n": 1}, sender=SENDER, dedupe_id="once")
+        assert [one.reason for one in sent.rejected or ()] == ["store_failed"]
+        await asyncio.to_thread(shutil.copytree, data_dir, tmp_path / "killed")
+    for name in ("index.db", "index.db-wal", "index.db-shm"):  # so that the journal alone tells of it
+        (tmp_path / "killed" / name).unlink(missing_ok=True)
+    async with RelayCore(tmp_path / "killed", config=lasting) as relay:
+        again = await relay.publish("relay.agent.*", {"n": 1}, sender=SENDER, dedupe_id="once")
+    assert (again.message_id, again.delivered_to) == (sent.message_id, len(subjects) - 1)
+    assert [(one.endpoint_hash, one.reason) for one in again.rejected or ()] == [(subject_hash(A), "store_failed")]
+
+
+async def test_a_misspelt_limit_of_a_budget_is_refused_and_nothing_is_stored(relay: RelayCore) -> None:
+    await relay.register_endpoint(A)
+    with pytest.raises(InvalidPayload, match="unknown key 'maxHop', did you mean 'maxHops'") as refused:
+        await relay.publish(A, {}, sender=SENDER, budget={"maxHop": 2})
+    assert refused.value.code == "invalid_budget"
+    assert await relay.inbox(A) == []
+    assert await relay.dead_letters() == []
 
 
 async def test_a_publish_that_can_be_kept_nowhere_raises(relay: RelayCore) -> None:

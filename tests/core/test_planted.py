@@ -22,6 +22,7 @@ STRANGER = 12345
 CONFIG = RelayConfig(durability="os")
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+not_root = pytest.mark.skipif(os.geteuid() == 0, reason="root can look into every directory")
 
 
 def outside(path: Path) -> Path:
@@ -114,16 +115,18 @@ class TestTheDirectoryItself:
         assert mode(data_dir) == 0o700
 
     @pytest.mark.parametrize(
-        "plant",
+        ("plant", "why"),
         [
-            *PLANTING,
-            pytest.param(lambda path: path.chmod(0o666), id="world-writable"),
-            pytest.param(lambda path: path.chmod(0o660), id="group-writable"),
+            pytest.param(link, "it is a symbolic link", id="link"),
+            pytest.param(hard_link, "has 2 names (hard links)", id="hard link"),
+            pytest.param(give_away, f"belongs to another user (uid {STRANGER}", id="another user's", marks=as_root),
+            pytest.param(lambda path: path.chmod(0o666), "others can write to", id="world-writable"),
+            pytest.param(lambda path: path.chmod(0o660), "others can write to", id="group-writable"),
         ],
     )
     @pytest.mark.parametrize("name", ["config.json", "plugins/mine.py"])
     def test_one_that_was_writable_is_refused_with_what_others_may_have_placed(
-        self, data_dir: Path, plant: Planting, name: str
+        self, data_dir: Path, plant: Planting, why: str, name: str
     ) -> None:
         file = data_dir / name
         file.parent.mkdir(mode=0o700, exist_ok=True)
@@ -133,9 +136,16 @@ class TestTheDirectoryItself:
         data_dir.chmod(0o777)
         error = refused(data_dir)
         assert str(file) in error.message
+        assert why in error.message
         assert f"ls -laR {data_dir}" in error.message
         assert f"chmod -R go-rwx {data_dir}" in error.message
         assert mode(data_dir) == 0o777  # it is for the operator to look at it first
+
+    @not_root
+    def test_one_that_was_writable_is_refused_if_not_all_of_it_can_be_looked_at(self, data_dir: Path) -> None:
+        (data_dir / "shut").mkdir(mode=0)
+        data_dir.chmod(0o777)
+        assert f"{data_dir / 'shut'} cannot be looked at" in refused(data_dir).message
 
     def test_one_in_a_directory_that_others_can_write_is_refused(self, data_dir: Path, tmp_path: Path) -> None:
         tmp_path.chmod(0o777)
@@ -173,9 +183,11 @@ class TestTheDirectoryItself:
         give_away(tmp_path)
         assert f"{tmp_path} belongs to uid {STRANGER}, not to you or to root" in refused(data_dir).message
 
-    def test_ones_own_link_above_it_is_followed_and_anothers_is_not(self, tmp_path: Path) -> None:
-        (tmp_path / "real").mkdir(mode=0o700)
-        (tmp_path / "above").symlink_to("real")
+    @pytest.mark.parametrize("target", ["real", "./aside/../real", "{}/real"], ids=["relative", "dots", "absolute"])
+    def test_ones_own_link_above_it_is_followed_and_anothers_is_not(self, tmp_path: Path, target: str) -> None:
+        for name in ("real", "aside"):
+            (tmp_path / name).mkdir(mode=0o700)
+        (tmp_path / "above").symlink_to(target.format(tmp_path))
         works(tmp_path / "above" / "relay")
         assert (tmp_path / "real" / "relay" / "relay.lock").exists()
         if os.geteuid() == 0:
@@ -208,6 +220,28 @@ class TestWhatIsInIt:
         plant(data_dir / name)
         assert str(data_dir / name) in refused(data_dir).message
         assert not any((data_dir / name).iterdir())
+
+    @pytest.mark.parametrize("plant", PLANTING[::2])
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "access-rules.json",
+            "adapters.json",
+            "agents.json",
+            "config.json",
+            "conversations.json",
+            "operator.token",
+            "relay.lock",
+            "relay.sock.lock",
+            "tokens.json",
+        ],
+    )
+    def test_a_planted_file_stops_the_start(self, data_dir: Path, name: str, plant: Planting) -> None:
+        (data_dir / name).write_text("as it was")
+        (data_dir / name).chmod(0o600)
+        plant(data_dir / name)
+        assert str(data_dir / name) in refused(data_dir).message
+        assert (data_dir / name).read_text() == "as it was"
 
     @pytest.mark.parametrize("plant", PLANTING)
     @pytest.mark.parametrize("name", ["config.json", "access-rules.json", "conversations.json"])
@@ -248,12 +282,68 @@ class TestWhatIsInIt:
                 await relay.add_adapter(SampleAdapter())
         assert mode(home) == 0o755
 
-    def test_a_planted_index_is_removed_and_nothing_it_leads_to(self, data_dir: Path, tmp_path: Path) -> None:
-        (tmp_path / "precious").write_text("mine")
-        (data_dir / "index.db").symlink_to(tmp_path / "precious")
+    @pytest.mark.parametrize("plant", PLANTING[::2])
+    @pytest.mark.parametrize("name", ["index.db", "index.db-shm", "index.db-wal"])
+    def test_a_planted_index_is_removed_and_nothing_it_leads_to(
+        self, data_dir: Path, name: str, plant: Planting
+    ) -> None:
+        path = data_dir / name
+        path.write_text("precious")
+        plant(path)
         works(data_dir)
-        assert not (data_dir / "index.db").is_symlink()
-        assert (tmp_path / "precious").read_text() == "mine"
+        assert not os.path.lexists(path)
+        if plant is link:
+            assert outside(path).read_text() == "precious"
+
+    def test_ones_own_index_stays(self, data_dir: Path) -> None:
+        (data_dir / "index.db").write_text("mine")
+        works(data_dir)
+        assert (data_dir / "index.db").read_text() == "mine"
+
+
+class TestOneFile:
+    """What `read_own` looks at: the directory first, then the file, both as they are opened."""
+
+    @pytest.fixture
+    def file(self, tmp_path: Path) -> Path:
+        path = tmp_path / "place" / "file"
+        path.parent.mkdir(mode=0o700)
+        path.write_text("four")
+        assert read_own(path) == b"four"
+        return path
+
+    def test_a_directory_that_is_a_link_is_not_followed(self, file: Path, tmp_path: Path) -> None:
+        (tmp_path / "link").symlink_to(file.parent)
+        with pytest.raises(Unreadable, match=f"{tmp_path / 'link'}: it is a symbolic link"):
+            read_own(tmp_path / "link" / "file")
+
+    def test_a_directory_that_others_can_write_is_not_used(self, file: Path) -> None:
+        file.parent.chmod(0o770)
+        with pytest.raises(Unreadable, match=f"others can write to {file.parent} "):
+            read_own(file)
+
+    @as_root
+    def test_a_directory_of_another_user_is_not_used(self, file: Path) -> None:
+        give_away(file.parent)
+        with pytest.raises(Unreadable, match=f"{file.parent} belongs to another user"):
+            read_own(file)
+
+    def test_a_pipe_is_not_waited_for(self, file: Path) -> None:
+        file.unlink()
+        os.mkfifo(file)
+        with pytest.raises(Unreadable, match=f"{file} is not a file"):
+            read_own(file)
+
+    def test_a_file_that_is_too_long_is_not_read(self, file: Path) -> None:
+        assert read_own(file, limit=4) == b"four"
+        with pytest.raises(Unreadable, match=f"{file}: 4 bytes, the limit is 3"):
+            read_own(file, limit=3)
+
+    def test_what_is_missing_or_a_directory_is_said_so(self, file: Path) -> None:
+        with pytest.raises(FileNotFoundError):
+            read_own(file.with_name("missing"))
+        with pytest.raises(IsADirectoryError):
+            read_own(file.parent)
 
 
 class TestWhileItRuns:

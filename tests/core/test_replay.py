@@ -30,6 +30,7 @@ from relay_core import (
     Span,
     StorageError,
     replay,
+    replay_run,
 )
 from relay_core.clock import iso
 from relay_core.events import EventKind, read_events
@@ -884,6 +885,33 @@ async def test_a_canary_says_when_a_consumer_has_its_message(relay: RelayCore, c
     assert (await run.wait()).delivered == 3
 
 
+async def test_a_canary_that_was_paused_goes_on_waiting_when_it_is_resumed(relay: RelayCore) -> None:
+    await dead(relay, *range(30))
+    run = await start(relay, canary=True)
+    await eventually(lambda: "acknowledgement" in (run.progress().detail or ""))
+    run.pause()
+    await eventually(lambda: run.progress().detail == "by the operator")
+    run.resume()
+    await eventually(lambda: "acknowledgement" in (run.progress().detail or ""))
+    await settle()
+    assert failed_files(relay) == 29
+    run.cancel()
+    await run.wait()
+
+
+async def test_what_follows_a_canary_waits_for_no_acknowledgement(
+    relay: RelayCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay_run, "_OUTSTANDING", 12)  # so few may be unanswered, and 19 follow
+    await dead(relay, *range(30))
+    run = await start(relay, canary=True)
+    for step in (1, 10):
+        await eventually(lambda step=step: len(relay.bus.mailboxes.get(subject_hash(A)).waiting(50)) == step)  # type: ignore[misc,union-attr]
+        await acknowledge(relay)
+    async with asyncio.timeout(30):
+        assert (await run.wait()).delivered == 30
+
+
 @pytest.mark.parametrize("steer", ["resume", "cancel"])
 async def test_a_canary_that_no_consumer_takes_can_be_resumed_or_cancelled(relay: RelayCore, steer: str) -> None:
     await dead(relay, *range(30))
@@ -1210,7 +1238,9 @@ async def test_an_edit_may_be_given_a_fresh_budget(relay: RelayCore) -> None:
     original = await relay.publish(A, 1, sender=SENDER, budget={"hop_count": 5})
     result = await relay.replays.edit(original.message_id, 2, fresh_budget=True)
     assert result.delivered_to == 1
-    assert (await relay.inbox(A))[0].budget.hop_count == 1
+    (copy,) = await relay.inbox(A)
+    assert copy.budget.hop_count == 1
+    assert (copy.replays, copy.replayed_at) == (0, None)  # it is a new message
     assert await letters(relay) == []
 
 

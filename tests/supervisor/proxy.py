@@ -26,6 +26,8 @@ class Wire:
         self.held = asyncio.Event()
         """Cleared, no answer passes."""
         self.held.set()
+        self.hold_answers_to: set[str] = set()
+        """Methods whose next answer clears `held` and waits for it, with all that would follow."""
         self.tasks = Tasks()
         self._writers: set[asyncio.StreamWriter] = set()
 
@@ -77,6 +79,9 @@ class Wire:
             while line := await reader.readline():
                 await self.held.wait()
                 method = methods.get(orjson.loads(line).get("id"), "")
+                if method in self.hold_answers_to:
+                    self.held.clear()
+                    await self.held.wait()
                 if self.cut_answers_to.get(method, 0) > 0:
                     self.cut_answers_to[method] -= 1
                     self.cut()

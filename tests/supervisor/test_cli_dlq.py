@@ -178,6 +178,9 @@ def test_the_kept_copy_of_a_partial_delivery_is_shown_and_purged_by_name(relay: 
     assert relay("trace", aside.stem, "--json").json["spans"][0]["status"] == "partial_failure"
     assert "no_match (partial)" in relay("dlq", "--sender", "relay.asider").out
     assert "other targets took the message" in relay("dlq", "show", aside.stem).out
+    planned = relay("dlq", "plan", aside.stem).out
+    assert "no_target" in planned
+    assert "partial: still nobody to deliver to" in planned
     chosen = ("--sender", "relay.asider", "--yes", "--json")
     assert relay("dlq", "purge", *chosen, "--where", "partial=no").json == {"purged": 1, "partial": 0}
     assert (path.exists(), aside.exists()) == (False, True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import resource
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
@@ -15,7 +17,12 @@ from relay_core.config import DispatchConfig, LimitsConfig, RelayConfig
 from relay_core.core import RelayCore
 from relay_core.deadletters import DeadLetter
 from relay_core.errors import Closed
+from relay_core.pools import Pool
+from relay_core.subscriptions import Subscription
 from relay_core.testing import FakeClock
+from relay_core.trie import _Level
+from relay_supervisor.connection import Connection
+from relay_supervisor.deliveries import _Push
 from relay_supervisor.supervisor import Supervisor
 from tests.supervisor.daemon import UNLIMITED
 from tests.supervisor.inside import a_supervisor, until
@@ -407,3 +414,48 @@ async def test_what_is_asked_in_one_breath_can_count_on_what_was_asked_before(da
         answers = [frame for _ in range(40) if (frame := await wire.frame()) is not None]
         taken = {answer["id"]: answer["result"]["deliveredTo"] for answer in answers if answer["id"] in asked}
         assert taken == dict.fromkeys(asked, 1)
+
+
+class Memory:
+    """What subscriptions cost a supervisor: objects, and the sizes of its tables."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._deliveries = supervisor.services.deliveries
+        self._subscriptions = supervisor.services.relay.bus.subscriptions
+
+    def objects(self) -> int:
+        gc.collect()
+        return sum(isinstance(one, Subscription | Pool | _Level | _Push | Connection) for one in gc.get_objects())
+
+    def largest_table(self) -> int:
+        """Return the bytes of the largest table: an emptied one may keep what it has grown to."""
+        held = self._deliveries._subscriptions
+        tables: list[Any] = [held, *held.values(), self._deliveries._pushed, self._deliveries._overdue]
+        tables += [one._cleanups for one in held]
+        tables += [self._subscriptions._trie._root.literals, self._subscriptions.pools._pools]
+        return max(map(sys.getsizeof, tables))
+
+
+@pytest.mark.parametrize("ending", ["unsubscribe", "close"])
+async def test_thousands_of_subscriptions_over_a_socket_give_their_memory_back(
+    supervisor: Supervisor, raw: Raw, ending: str
+) -> None:
+    memory = Memory(supervisor)
+    await raw.call("inbox.peek", subject=A)
+    before = memory.objects()
+    small = sys.getsizeof(dict.fromkeys(range(10)))
+    async with Raw(supervisor.socket) as other:
+        asked = [
+            other.ask("subscribe", pattern=f"x{n}.>", **({"queue": f"q{n}"} if n % 2 else {})) for n in range(2_000)
+        ]
+        made = [(await other.answer(id))["result"]["subscriptionId"] for id in asked]
+        assert memory.objects() > before + 2_000
+        assert memory.largest_table() > small
+        if ending == "unsubscribe":
+            for id in [other.ask("unsubscribe", subscriptionId=one) for one in made]:
+                assert "result" in await other.answer(id)
+            await until(lambda: memory.objects() == before + 1)  # the connection
+            assert memory.largest_table() <= small
+    await until(lambda: memory.objects() == before)
+    assert memory.largest_table() <= small
+    assert not supervisor.services.deliveries._subscriptions

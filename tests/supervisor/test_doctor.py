@@ -193,7 +193,7 @@ FAULTS: list[tuple[str, Callable[[Site], object], str, str, str, str]] = [
         ),
         "adapters.json",
         "warn",
-        "tg: config.token: cannot read the secret in",
+        "tg: config.token is not valid: cannot read the secret in",
         "Correct these entries",
     ),
     (
@@ -243,6 +243,22 @@ def test_a_fault_is_found_with_its_repair(
     assert check.ok == level
     assert found in check.found
     assert repair in (check.repair or "")
+
+
+def test_adapters_of_installed_packages_and_plugins_that_are_there_pass(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    about = tmp_path / "site-packages" / "relay_smoke-1.0.dist-info"
+    about.mkdir(parents=True)
+    write(about / "METADATA", "Metadata-Version: 2.1\nName: relay_smoke\nVersion: 1.0\n")
+    write(about / "entry_points.txt", "[relay.adapters]\nsmoke = relay_smoke:adapter\n")
+    monkeypatch.syspath_prepend(about.parent)
+    (site.data / "plugins").mkdir(mode=0o700)
+    write(site.data / "plugins" / "mine.py", "")
+    entries = '{"adapters": [{"id": "x", "type": "smoke"}, {"id": "y", "path": "plugins/mine.py"}]}'
+    write(site.data / "adapters.json", entries)
+    check = look(site)["adapters.json"]
+    assert (check.ok, check.found) == ("ok", "2 adapters")
 
 
 @pytest.mark.parametrize("fault", ["open-dir", "closed-dir", "open-file", "their-file", "open-socket-dir"])

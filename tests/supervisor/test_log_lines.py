@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from relay_core import AdapterStatus, DeliveryContext, DeliveryResult, Envelope
 from relay_core.core import RelayCore
 from relay_core.errors import StorageError
 from relay_core.limited_log import EVERY_SECS
@@ -67,6 +68,39 @@ async def test_an_adapter_that_does_not_answer_in_time_is_logged(
         (line,) = said(lines, "no answer to")
         assert line.startswith("adapter slow: no answer to ")
         assert line.endswith("within 0.05 s")
+
+
+async def test_an_adapter_that_asks_to_be_tried_later_is_logged(
+    data_dir: Path, lines: pytest.LogCaptureFixture
+) -> None:
+    async def later(envelope: Envelope, context: DeliveryContext) -> DeliveryResult:
+        return DeliveryResult(ok=False, error="too many requests", retry_after=5)
+
+    async with a_relay(data_dir, FakeClock()) as relay:
+        await relay.add_adapter(SampleAdapter("busy", platform=later))
+        await relay.publish("relay.out.x", {"content": "hi"}, sender=SENDER)
+        await eventually(lambda: bool(said(lines, "did not take")))
+        (line,) = said(lines, "did not take")
+        assert line.startswith("adapter busy did not take ")
+        assert "too many requests" in line
+
+
+async def test_what_is_wrong_with_an_adapter_is_logged_again_when_it_is_something_else(
+    data_dir: Path, lines: pytest.LogCaptureFixture
+) -> None:
+    async with a_relay(data_dir, FakeClock()) as relay:
+        adapter = SampleAdapter("sick")
+        await relay.add_adapter(adapter)
+        for detail in ("409: another one reads", "409: another one reads", "the network is down"):
+            adapter.set_status(AdapterStatus("error", detail))
+        assert said(lines, "adapter sick: error") == [
+            "adapter sick: error: 409: another one reads",
+            "adapter sick: error: the network is down",
+        ]
+        adapter.set_status(AdapterStatus("connected", "as before"))
+        lines.clear()
+        adapter.set_status(AdapterStatus("connected", "another good word"))
+        assert said(lines, "adapter sick") == []
 
 
 async def test_a_reload_is_logged_whether_it_is_in_force_or_refused(

@@ -51,6 +51,8 @@ SECRETS = {
     "JSON in JSON": f'{{"text":"{{\\"secret\\":\\"{CANARY}\\"}}"}}',
     "bytes": f"signature=b'{CANARY}'",
     "prose": f"wrong password: {CANARY}",
+    "prose that begins like a remark": f"wrong password: required,{CANARY}",
+    "prose after a field": f"config.outbound.secret: missing;{CANARY}) or Field",
     "URL in prose": f"cannot reach http://me:{CANARY}@h:1/x, token={CANARY}.",
 }
 SECRET_NAMES = [
@@ -331,8 +333,9 @@ def test_what_only_speaks_about_a_secret_is_kept(fields: dict[str, Any]) -> None
         "relay.agent.task-runner-for-the-big-project",
         "01ARZ3NDEKTSV4RRFFQ69G5FAV handled in 12 ms (3/5 hops)",
         "no token for relay.agent.*",
-        "adapter hook: config.outbound.secret: Field required",
-        "config.inbound.secret: must be at least 24 bytes",
+        "adapter hook: config.outbound.secret is not valid: Field required",
+        "config.inbound: previousSecret is the same as secret and must be left out",
+        "config.secret is not valid: the environment has no HOOK_SECRET (set it where the supervisor is started)",
         "mail to someone@example.org from http://host/a@b",
     ],
 )

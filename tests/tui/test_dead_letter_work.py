@@ -5,7 +5,6 @@ import json
 import os
 import shlex
 import shutil
-import signal
 import stat
 import sys
 import tempfile
@@ -15,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from relay_core.subjects import subject_hash
 from relay_supervisor.cli.arguments import dead_letter_filter
-from tests.supervisor.daemon import a_daemon
 from tests.supervisor.inside import a_client, a_supervisor
+from tests.supervisor.proxy import a_wire
 from tests.tui.desk import a_dashboard
 from tests.tui.letters import FLAKY, astray, ids, refused
 from tests.tui.terminal import Terminal
@@ -249,27 +249,46 @@ async def test_a_purge_needs_the_count_typed_and_takes_what_was_frozen(tmp_path:
             assert "marked" not in desk.text()
 
 
+async def test_a_purge_says_how_many_are_partial_copies(tmp_path: Path) -> None:
+    async with a_supervisor(tmp_path) as supervisor, a_client(supervisor) as client:
+        for name in ("a", "b"):
+            await client.register_endpoint(f"relay.both.{name}")
+        box = supervisor.services.relay.bus.data_dir.mailboxes / subject_hash("relay.both.a")
+        (box / "new").rmdir()  # so that one of two targets cannot store it
+        assert (await client.publish("relay.both.*", {}, sender="relay.desk.ada")).delivered_to == 1
+        async with a_dashboard(supervisor) as desk:
+            await desk.press("6")
+            await desk.until("1 match")
+            await desk.press("j", "X")
+            await desk.until("It is a partial copy: other targets took the message")
+            await desk.press("escape")
+            await astray(client, 1)
+            await desk.until("2 match")
+            await desk.press("a", "X")
+            await desk.until("1 partial copy among them: other targets took those messages")
+            await desk.confirm("purge 2")
+            await desk.until("2 dead letters purged")
+
+
 async def test_a_purge_says_that_it_goes_on_and_leaves_the_marks_of_others(tmp_path: Path) -> None:
-    async with a_daemon(tmp_path) as daemon, a_dashboard(None, socket=daemon.socket, data_dir=daemon.data_dir) as desk:
-        async with daemon.client() as client:
-            await astray(client, 2)
-            await refused(client, FLAKY)
-        await desk.until("● live")
-        await desk.press("6")
-        await desk.until("3 match")
-        await desk.press("j", "space")
-        await desk.until("1 marked")
-        await desk.press("tab", "j", "X")
-        await desk.until("Purge 2 dead letters")
-        await desk.type("purge 2")
-        os.kill(daemon.pid, signal.SIGSTOP)
-        try:
+    async with a_supervisor(tmp_path / "data") as supervisor, a_client(supervisor) as client:
+        await astray(client, 2)
+        await refused(client, FLAKY)
+        async with a_wire(supervisor.socket) as (socket, wire), a_dashboard(supervisor, socket=socket) as desk:
+            await desk.press("6")
+            await desk.until("3 match")
+            await desk.press("j", "space")
+            await desk.until("1 marked")
+            await desk.press("tab", "j", "X")
+            await desk.until("Purge 2 dead letters")
+            await desk.type("purge 2")
+            wire.hold_answers_to.add("deadletters.purge")
             await desk.press("enter")
             await desk.until("purging 2 dead letters …")
-        finally:
-            os.kill(daemon.pid, signal.SIGCONT)
-        await desk.until("2 dead letters purged")
-        await desk.until("1 match · ● 1 marked")
+            wire.hold_answers_to.clear()
+            wire.held.set()
+            await desk.until("2 dead letters purged")
+            await desk.until("1 match · ● 1 marked")
 
 
 @pytest.mark.parametrize(

@@ -221,7 +221,8 @@ def test_a_purged_dead_letter_is_shown_as_purged_and_not_as_a_new_one() -> None:
         "subject": "relay.agent.a",
         "code": "timeout",
     }
-    events = tuple(Event(time=n, status=status, **common) for n, status in enumerate(("failed", "purged")))
+    events = tuple(Event(time=n, status=status, **common) for n, status in enumerate(("failed", "purged", "replaced")))
     rows = ["".join(text for text, _ in _line(one, 120)) for one in _grouped(events).values()]
-    assert ["dead letter" in row for row in rows] == [True, False]
+    assert ["dead letter" in row for row in rows] == [True, False, False]
     assert "· purged" in rows[1]
+    assert "· replaced" in rows[2]

@@ -44,7 +44,7 @@ class _Part(WireModel):
     @model_validator(mode="after")
     def _secrets_differ(self) -> Self:
         if self.previous_secret is not None and self.previous_secret == self.secret:
-            raise ValueError("previousSecret is the same as secret: leave it out")
+            raise ValueError("previousSecret is the same as secret and must be left out")
         return self
 
 

@@ -184,7 +184,7 @@ class DeadLetterWork(View):
 
     # Purge and export
 
-    @action("purge", "Remove what is marked for good, once that is typed", "X", changes=True, label="purge")
+    @action("purge", "Remove what is marked for good", "X", changes=True, label="purge")
     async def purge(self) -> None:
         """Remove dead letters."""
         await self.purge_choice(self.choice())
@@ -197,6 +197,8 @@ class DeadLetterWork(View):
         meant, head = frozen
         gone = "It" if count == 1 else "They"
         about = [meant.words, f"{gone} will be gone for good; W exports first."]
+        if head.partial:
+            about.insert(1, _partial_words(count, head.partial))
         title = f"Purge {plural(count, 'dead letter')}"
         if not await self.app.push_screen_wait(Confirm(title, about, word=f"purge {count}")):
             return
@@ -318,6 +320,18 @@ class DeadLetterWork(View):
         """Copy the command line that replays what was chosen."""
         socket = self.store.socket
         self.dashboard.copy(choice.command(None if socket == socket_path() else str(socket)), "the command")
+
+
+def _partial_words(count: int, partial: int) -> str:
+    """Return how many of what will be removed are kept copies of partial deliveries."""
+    if count == 1:
+        return "It is a partial copy: other targets took the message."
+    which = (
+        "All of them are partial copies"
+        if partial >= count
+        else f"{plural(partial, 'partial copy', 'partial copies')} among them"
+    )
+    return f"{which}: other targets took those messages."
 
 
 def _there(head: PlanHead) -> int:

@@ -214,8 +214,9 @@ async def test_a_secret_that_an_adapter_quotes_is_blotted_out(
 
 
 async def test_an_adapter_that_does_not_start_is_tried_again_ever_more_slowly(
-    relay: RelayCore, home: Home, clock: ProbeClock
+    relay: RelayCore, home: Home, clock: ProbeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     unstartable = home.mark("a", "unstartable")
     home.write(home.entry("a"), home.entry("b"))
     async with hosted(relay, home, clock) as host:
@@ -235,6 +236,8 @@ async def test_an_adapter_that_does_not_start_is_tried_again_ever_more_slowly(
         await eventually(lambda: state_of(host).state is not None)
         state = state_of(host)
         assert (state.problem, state.retry_at, state.restarts) == (None, None, 0)
+        assert "adapter a has started, after 9 failed attempts" in caplog.messages
+        assert not any("adapter b has started" in line for line in caplog.messages)
         unstartable.touch()
         home.write(home.entry("a", note="new"), home.entry("b"))
         await host.reload()
@@ -503,7 +506,7 @@ async def test_a_secret_that_is_not_there_is_a_problem_and_the_running_one_stays
         await host.reload()
         state = state_of(host)
         assert state.problem == (
-            "config.token: the environment has no MISSPELT: set it where the supervisor is started; "
+            "config.token is not valid: the environment has no MISSPELT (set it where the supervisor is started); "
             "the one that runs stays in place"
         )
         assert state.state is not None

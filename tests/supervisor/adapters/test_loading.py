@@ -16,9 +16,12 @@ from relay_core.errors import ConfigError
 from relay_supervisor.adapters import loading
 from relay_supervisor.adapters.file import Entry
 from relay_supervisor.adapters.loading import blot_out, find_type, prepare
+from relay_supervisor.redaction import redact_text
 from relay_supervisor.vault import Vault
 
 PLUGIN = Path(__file__).parent.parent / "plugins" / "diary.py"
+OUTBOUND = {"url": "https://x.test/"}
+INBOUND = {"port": 1, "subject": "relay.in.x"}
 CANARY = "SECRET-CANARY"
 MINIMAL = """
 from relay_core import AdapterStatus
@@ -217,9 +220,13 @@ def test_a_plugin_of_somebody_else_is_not_run(plugin: Path, data_dir: Path) -> N
         ),
         pytest.param({"diary": "d", "pages": CANARY}, "config.pages: Input should be a valid integer", id="type"),
         pytest.param(
-            {"diary": "d", "password": CANARY * 4}, "config.password: String should have at most 40", id="too long"
+            {"diary": "d", "password": CANARY * 4},
+            "config.password is not valid: String should have at most 40",
+            id="too long",
         ),
-        pytest.param({"diary": "d", "password": f"weak{CANARY}"}, "config.password: *** is too weak", id="quoted"),
+        pytest.param(
+            {"diary": "d", "password": f"weak{CANARY}"}, "config.password is not valid: *** is too weak", id="quoted"
+        ),
         pytest.param({"diary": 1, "pages": "a", "note": 2, "more": 3}, "; and 1 more", id="many"),
         pytest.param(
             {"diary": "d", "password": CANARY, "note": "unmakeable"},
@@ -237,6 +244,23 @@ def test_a_bad_config_is_refused_in_one_line_without_its_values(
     config: dict[str, Any], problem: str, plugin: Path, data_dir: Path
 ) -> None:
     assert problem in refusal(entry(plugin, config=config), data_dir)
+
+
+@pytest.mark.parametrize(
+    ("type", "config"),
+    [
+        pytest.param("webhook", {"outbound": {**OUTBOUND}}, id="missing"),
+        pytest.param("webhook", {"outbound": {**OUTBOUND, "secret": "env:NO_SUCH_SECRET"}}, id="no variable"),
+        pytest.param("webhook", {"outbound": {**OUTBOUND, "secret": "file:nowhere"}}, id="no file"),
+        pytest.param("webhook", {"outbound": {**OUTBOUND, "secret": "short"}}, id="too short"),
+        pytest.param("webhook", {"inbound": {**INBOUND, "secret": "x" * 32, "previousSecret": "x" * 32}}, id="twice"),
+        pytest.param("telegram", {"token": 1}, id="a number"),
+    ],
+)
+def test_what_is_wrong_with_a_secret_is_whole_in_the_log(type: str, config: dict[str, Any], data_dir: Path) -> None:
+    problem = refusal(Entry("x", type=type, config=config), data_dir)
+    assert "ecret" in problem or "token" in problem
+    assert redact_text(problem) == problem
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from relay_core.invisible import is_invisible
 from relay_supervisor.shim.fence import MAX_TEXT, ROOM, Fence, harmless, one_line, show_message, show_messages
 
 ID = "01M7JXNWYWZB2VT7A8Q0HC0000"
@@ -104,6 +105,7 @@ def test_no_invisible_character_gets_through() -> None:
         written = f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
         assert harmless(f"a{chr(code)}b") == f"a{written}b"
         assert one_line(chr(code)) == written
+        assert is_invisible(chr(code))
 
 
 def test_no_format_character_and_no_invisible_joiner_gets_through() -> None:

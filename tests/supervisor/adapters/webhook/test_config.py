@@ -41,7 +41,7 @@ def test_the_least_that_is_needed() -> None:
         ({"inbound": {**IN, "scheme": "none"}}, "scheme"),
         ({"inbound": {**IN, "secret": "short"}}, "at least 16 bytes"),
         ({"inbound": {**IN, "secret": "env:RELAY_TEST_NO_SUCH"}}, "RELAY_TEST_NO_SUCH"),
-        ({"inbound": {**IN, "previousSecret": SECRET}}, "leave it out"),
+        ({"inbound": {**IN, "previousSecret": SECRET}}, "must be left out"),
         ({"inbound": {**IN, "previousSecret": "whsec_%%%%"}}, "base64"),
         ({"outbound": {**OUT, "patterns": []}}, "patterns"),
         ({"outbound": {**OUT, "patterns": ["relay.>.x"]}}, "last token"),

@@ -25,7 +25,7 @@ from relay_core.errors import StorageError
 from relay_core.results import AdapterResult, PublishResult, Reason, Rejection
 from relay_core.testing import FakeClock
 from relay_supervisor.adapters.webhook import listener
-from relay_supervisor.adapters.webhook.inbound import UNAUTHORIZED, judge
+from relay_supervisor.adapters.webhook.inbound import UNAUTHORIZED, _check_keys, judge
 from relay_supervisor.adapters.webhook.replays import Replays
 from relay_supervisor.adapters.webhook.signing import read_key
 from relay_supervisor.adapters.webhook.signing import sign as make_signature
@@ -97,6 +97,11 @@ async def test_a_body_with_a_key_twice_is_refused(relay: RelayCore, sender: Send
     assert await stored(relay) == []
     good = b'[{"a":{"a":1}},{"a":":"}]'
     assert (await sender.send(good))[0] == 202
+
+
+def test_a_body_that_is_nested_deeply_is_refused_and_not_an_error_of_ours() -> None:
+    with pytest.raises(ValueError, match="nested too deeply"):
+        _check_keys(b"[" * 100_000 + b'{"a":1,"b":2}' + b"]" * 100_000)
 
 
 async def test_a_replay_is_answered_with_the_first_ones_id_and_not_published(
