@@ -12,7 +12,6 @@ from tests.core.crash.small_disk import Kind, mounted
 from tests.supervisor.daemon import UNLIMITED, a_daemon
 
 A, B = "relay.agent.a", "relay.agent.b"
-pytestmark = [pytest.mark.serial]
 
 
 @pytest.mark.parametrize(
