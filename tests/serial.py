@@ -27,10 +27,16 @@ TOGETHER = (
     "tests/spark/test_end_to_end.py",
     "tests/spark/test_session.py",
     "tests/spark/",  # one Spark session
-    "tests/supervisor/test_cli.py",  # one supervisor, here and below
+    "tests/supervisor/shim/test_hook.py",  # one supervisor, here and below
+    "tests/supervisor/shim/test_mcp.py",
+    "tests/supervisor/test_cli.py",
+    "tests/supervisor/test_cli_agents.py",
     "tests/supervisor/test_cli_dlq.py",
+    "tests/supervisor/test_cli_each.py",
     "tests/supervisor/test_cli_help.py",
     "tests/supervisor/test_cli_messages.py",
+    "tests/supervisor/test_cli_reports.py",
+    "tests/supervisor/test_cli_wait.py",
     "tests/tui/test_demo.py",
     "tests/test_installed.py",  # one wheel, here and below
     "tests/test_packaging.py",
