@@ -78,8 +78,8 @@ def run_checks(options: argparse.Namespace) -> None:
     failed = [name for name, passed in verdicts.items() if not passed]
     if failed:
         sys.exit(f"failed: {', '.join(failed)} (pytest was not run)")
-    # Two for each core: half of the time a test waits for the disk, a timer or the answer of another process.
-    workers = min(8, 2 * (os.cpu_count() or 1))
+    # Three for each core: most of the time a test waits for the disk, a timer or the answer of another process.
+    workers = min(8, 3 * (os.cpu_count() or 1))
     # tests/serial.py says which runs beside which. The shorter the directory, the longer the names below it may be.
     spread = ["-n", str(workers), "--dist", "loadscope", f"--basetemp={tempfile.gettempdir()}/t"]
     quick = ["-m", "not slow"] if options.quick else []

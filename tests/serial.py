@@ -6,7 +6,7 @@
    only keep them on one worker, beside the tests of the other.)
 2. **With `--dist loadscope`, tests that share what is costly to start have one worker** (`TOGETHER`): it starts once,
    not once per worker. xdist deals these groups out first, the largest before the others. All other tests are dealt
-   out one by one, in order.
+   out one by one: those marked `slow` first, so that no worker is still busy with one when the others have finished.
 """
 
 from __future__ import annotations
@@ -27,10 +27,16 @@ TOGETHER = (
     "tests/spark/test_end_to_end.py",
     "tests/spark/test_session.py",
     "tests/spark/",  # one Spark session
-    "tests/supervisor/test_cli.py",  # one supervisor, here and below
+    "tests/supervisor/shim/test_hook.py",  # one supervisor, here and below
+    "tests/supervisor/shim/test_mcp.py",
+    "tests/supervisor/test_cli.py",
+    "tests/supervisor/test_cli_agents.py",
     "tests/supervisor/test_cli_dlq.py",
+    "tests/supervisor/test_cli_each.py",
     "tests/supervisor/test_cli_help.py",
     "tests/supervisor/test_cli_messages.py",
+    "tests/supervisor/test_cli_reports.py",
+    "tests/supervisor/test_cli_wait.py",
     "tests/tui/test_demo.py",
     "tests/test_installed.py",  # one wheel, here and below
     "tests/test_packaging.py",
@@ -71,8 +77,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the serial tests last."""
-    items.sort(key=is_serial)
+    """Put the slow tests first and the serial ones last."""
+    items.sort(key=lambda item: (is_serial(item), item.get_closest_marker("slow") is None))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -1,4 +1,4 @@
-"""A serial test overlaps no other, and tests that share something have one worker, although several run them."""
+"""A serial test overlaps no other, slow tests start first, and tests that share something have one worker."""
 
 from __future__ import annotations
 
@@ -32,23 +32,28 @@ def test_alone(number):
 @pytest.mark.parametrize("number", range(9))
 def test_in_company(number):
     run("parallel")
+
+@pytest.mark.slow
+def test_long():
+    run("slow")
 """
 
 
 @pytest.mark.parametrize("spread", [("load", "--maxschedchunk", "1"), ("loadscope",)], ids=" ".join)
-def test_serial_tests_run_last_and_alone(
+def test_slow_tests_run_first_and_serial_ones_last_and_alone(
     spread: tuple[str, ...], pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    pytester.makeini("[pytest]\nmarkers = serial\n")
+    pytester.makeini("[pytest]\nmarkers =\n  serial\n  slow\n")
     module = pytester.makepyfile(CASES)
     result = pytester.runpytest_subprocess("-p", "tests.serial", "-n2", "--dist", *spread, "-p", "no:asyncio")
-    assert result.parseoutcomes() == {"passed": 13}
+    assert result.parseoutcomes() == {"passed": 14}
 
     runs = [line.split() for line in module.with_name("log").read_text().splitlines()]
     spans = sorted((float(start), float(end), kind) for kind, start, end in runs)
     for (_, end, kind), (start, _, next_kind) in pairwise(spans):
-        assert start >= end or kind == next_kind == "parallel"
+        assert start >= end or "serial" not in (kind, next_kind)
+    assert "slow" in (spans[0][2], spans[1][2])  # one of the first of the two workers
     assert spans[-1][2] == "serial"
     assert any(later[0] < earlier[1] for earlier, later in pairwise(spans)), "nothing ran in parallel"
 
@@ -69,7 +74,7 @@ def test_a_group_has_one_worker_and_the_others_are_spread(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    pytester.makeini("[pytest]\nmarkers = serial\n")
+    pytester.makeini("[pytest]\nmarkers =\n  serial\n  slow\n")
     together, single = pytester.path / TOGETHER[0], pytester.path / "tests/test_single.py"
     for module in (together, single):
         module.parent.mkdir(parents=True, exist_ok=True)

@@ -14,6 +14,7 @@ import pytest
 from relay_core.client import RelayClient
 from relay_core.operations import JobArguments, JobRun
 from relay_core.protocol import ReportContent
+from tests.spark.machine import SMALL
 from tests.supervisor.daemon import a_daemon
 
 A, B, FULL = "relay.agent.a", "relay.agent.b", "relay.agent.full"
@@ -86,7 +87,10 @@ async def test_a_report_says_exactly_what_happened(tmp_path: Path) -> None:
         assert reasons == {("rate_limited", "relay.agent.busy"): 3, ("backpressure", "relay.agent.busy"): 2}
         assert [one.date for one in (await client.reports()).reports] == [first.date] == made.reports
 
-        # Killed midway, a run leaves the report that was there; the next one makes it whole.
+        # Killed midway, a run leaves the report that was there; the next one makes it whole. The first had the settings
+        # that users have; these do with the cheapest.
+        daemon.write_config(CONFIG | {"jobs": {"metrics": {"conf": SMALL}}})
+        assert await client.reload() == []
         await client.publish(A, {"n": "one more"}, sender="relay.agent.calm")
         await run(client, wait=False)
 

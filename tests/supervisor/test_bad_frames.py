@@ -67,7 +67,6 @@ def lines() -> list[bytes]:
 
 
 @pytest.mark.slow
-@pytest.mark.serial
 @pytest.mark.timeout(300)
 async def test_50000_bad_frames_get_an_error_or_end_their_connection_and_leave_nothing(
     tmp_path: Path, lines: list[bytes], record_property: Callable[[str, object], None]

@@ -420,7 +420,6 @@ def resident(pid: int) -> int:
     return int(status.split("VmRSS:")[1].split()[0]) * 1024
 
 
-@pytest.mark.serial
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
 async def test_a_watcher_that_does_not_read_costs_no_memory_and_gets_everything_again(tmp_path: Path) -> None:
     subjects = [f"relay.many.{number}-{'x' * 200}" for number in range(250)]

@@ -115,6 +115,7 @@ async def test_stopped_while_the_index_could_not_be_written(data_dir: Path, dura
     await look(data_dir, durability, told)
 
 
+@pytest.mark.may_block("it waits for the end of a process that it has killed")
 @pytest.mark.parametrize("durability", DURABILITIES)
 @pytest.mark.parametrize("loss", ["nothing", "index"])
 async def test_killed(data_dir: Path, durability: Durability, teller: Teller, loss: str) -> None:

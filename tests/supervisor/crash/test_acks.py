@@ -22,7 +22,7 @@ COUNT = 10
 """Of each kind: not more than the supervisor begins in one turn, so that their answers go out in one write."""
 ALONE, SHARED, PULLED = "alone", "shared", "pulled"
 KINDS = (ALONE, SHARED, PULLED)
-pytestmark = [pytest.mark.serial, pytest.mark.parametrize("durability", ["os", "fsync"])]
+pytestmark = pytest.mark.parametrize("durability", ["os", "fsync"])
 
 
 def subject(kind: str, number: int) -> str:

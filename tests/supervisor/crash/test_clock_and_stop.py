@@ -39,7 +39,6 @@ async def drop(count: int, *directories: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.serial
 @pytest.mark.skipif(not 0 < QUEUED <= 50_000, reason="the watcher's queue is too long")
 async def test_a_daemon_that_was_stopped_takes_up_everything_that_came_meanwhile(tmp_path: Path) -> None:
     dropped = QUEUED + 3616  # 20,000 with Linux's own limit

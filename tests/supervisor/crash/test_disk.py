@@ -23,7 +23,6 @@ __all__ = ["disk"]
 
 A = "relay.agent.a"
 B = "relay.agent.b"
-pytestmark = [pytest.mark.serial]
 
 
 @pytest.fixture(params=["os", pytest.param("fsync", marks=pytest.mark.slow)])

@@ -44,7 +44,6 @@ async def begin_to_stop(daemon: Daemon) -> None:
     await until(lambda: not daemon.socket.exists())
 
 
-@pytest.mark.serial
 @pytest.mark.parametrize("durability", [pytest.param("os", marks=pytest.mark.slow), "fsync"])
 async def test_a_stop_under_load_loses_and_doubles_nothing(tmp_path: Path, durability: str) -> None:
     async with AsyncExitStack() as stack:

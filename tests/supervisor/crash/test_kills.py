@@ -18,13 +18,12 @@ from tests.supervisor.inside import until
 
 logger = logging.getLogger(__name__)
 
-KILLS = int(os.environ.get("RELAY_KILLS", "60"))
+KILLS = int(os.environ.get("RELAY_KILLS", "20"))
 SEED = int(os.environ.get("RELAY_SEED", "3"))
 
 
 @pytest.mark.slow
 @pytest.mark.may_block("in the end it reads every message there is")
-@pytest.mark.serial
 @pytest.mark.timeout(60 + 5 * KILLS)
 async def test_nothing_that_was_answered_is_lost_or_doubled_by_kills(tmp_path: Path) -> None:
     chance = random.Random(SEED)

@@ -19,7 +19,6 @@ from tests.supervisor.daemon import UNLIMITED, a_daemon
 from tests.supervisor.inside import a_supervisor
 
 A, B = "relay.agent.a", "relay.agent.b"
-pytestmark = [pytest.mark.serial]
 
 
 @pytest.mark.parametrize(
