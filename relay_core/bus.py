@@ -167,7 +167,7 @@ class Bus:
         self.events = EventLog(self.data_dir.events, config.events, clock)
         self.recorder = Recorder(self.index, self.metrics, self.events, clock)
         self.journal = Journal(self.data_dir.journal, config.durability)
-        self.commits = Commits(self.journal, asyncio.get_running_loop())
+        self.commits = Commits(self.journal, asyncio.get_running_loop(), clock)
         self.commits.before_drop = lambda: self.index.caught_up(self.journal.sequence - 1)
         self.restoring = Restoring(self.commits, self.mailboxes, clock, self._restored)
         self.parking = Parking(self.commits, self.recorder, clock, self.new_id, self.background)

@@ -34,9 +34,11 @@ from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any
 
+from relay_core.clock import Clock
 from relay_core.errors import Closed
 from relay_core.files import is_full
 from relay_core.journal import Journal, done, transaction
+from relay_core.limited_log import LimitedLog
 from relay_core.maildir import CUR, FAILED, NEW, STATES, Maildir
 from relay_core.own_files import Unreadable
 
@@ -103,8 +105,9 @@ class Change:
 class Commits:
     """Carry out changes with the promised durability."""
 
-    def __init__(self, journal: Journal, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, journal: Journal, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         self.journal = journal
+        self._log = LimitedLog(logger, clock)
         self._loop = loop
         self._queue: SimpleQueue[Change | None] = SimpleQueue()
         self._settled: deque[Change] = deque()
@@ -326,7 +329,7 @@ class Commits:
                 self._strike(group)
                 raise
         except OSError as error:
-            logger.error("group commit of %d failed: %s", len(group), error)
+            self._log.error(("group", error.errno), "group commit of %d failed: %s", len(group), error)
             if not is_full(error):
                 self.degraded = str(error)
             for change in group:

@@ -120,7 +120,7 @@ def _classic(name: str, master: str, given: Mapping[str, str], light: bool) -> I
             **({"SPARK_LOCAL_IP": LOOPBACK} if _is_here(master) else {}),
         }
         settings = {"spark.master": master, **_SESSION, **_DRIVER, **_places(master, scratch, light), **given}
-        settings["spark.driver.extraJavaOptions"] = _jvm_options(_logging(scratch), given, light)
+        settings["spark.driver.extraJavaOptions"] = _jvm_options(_files_in(scratch), given, light)
         cache = cache_directory()
         archive = archive_for(java, spark_home, cache, scratch) if cache else None
         with _set_in_environment(environment):
@@ -178,18 +178,19 @@ def _build(name: str, settings: Mapping[str, str]) -> SparkSession:
     return builder.getOrCreate()
 
 
-def _jvm_options(logging: str, given: Mapping[str, str], light: bool) -> str:
+def _jvm_options(files: str, given: Mapping[str, str], light: bool) -> str:
     theirs = given.get("spark.driver.extraJavaOptions", "")
     # A JVM that is told of two collectors does not start.
     collector = [] if re.search(r"-XX:\+Use\w+GC\b", theirs) else [_COLLECTOR]
     compiler = [_QUICK_COMPILER] if light else []
-    return " ".join([*collector, *compiler, *_JVM, logging, theirs]).strip()
+    return " ".join([*collector, *compiler, *_JVM, files, theirs]).strip()
 
 
-def _logging(scratch: Path) -> str:
+def _files_in(scratch: Path) -> str:
+    """Return the options that have the JVM log as we say, and unpack its libraries where they go with the session."""
     file = scratch / "log4j2.properties"
     file.write_text(_LOGGING)
-    return quoted(f"-Dlog4j2.configurationFile={file.as_uri()}")
+    return " ".join(map(quoted, (f"-Dlog4j2.configurationFile={file.as_uri()}", f"-Djava.io.tmpdir={scratch}")))
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from relay_core.errors import StorageError
 from relay_core.journal import Durability, Journal, read_segment, segments, transaction
 from relay_core.maildir import CUR, FAILED, NEW, Maildir
 from relay_core.recovery import Recovered, recover
+from relay_core.testing import FakeClock
 from tests.supervisor.inside import until
 
 BOX = "0123456789ab"
@@ -68,7 +69,7 @@ class Bench:
     def __init__(self, directory: Path, durability: Durability, segment_bytes: int) -> None:
         self.syncs = Syncs()
         self.journal = Journal(directory / "journal", durability, segment_bytes=segment_bytes, fdatasync=self.syncs)
-        self.commits = Commits(self.journal, asyncio.get_running_loop())
+        self.commits = Commits(self.journal, asyncio.get_running_loop(), FakeClock())
         self.box = Maildir(directory / BOX)
         self.box.create(sync=False)
         self.settled: list[str] = []

@@ -13,6 +13,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import gettempdir
 from threading import Thread
 from typing import IO
 
@@ -22,7 +23,7 @@ from tests.spark import machine
 
 LOOPBACK = "127.0.0.1"
 SMALL = machine.SMALL | {
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.executor.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djava.io.tmpdir={gettempdir()}",
     "spark.executor.memory": "512m",
 }
 
@@ -52,7 +53,9 @@ def local_cluster(scratch: Path, environment: Mapping[str, str]) -> Iterator[str
         "SPARK_LOCAL_IP": LOOPBACK,
         "SPARK_NO_DAEMONIZE": "1",
         "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": f"-XX:TieredStopAtLevel=1 -Dlog4j2.configurationFile={logging.as_uri()}",
+        "SPARK_DAEMON_JAVA_OPTS": (
+            f"-XX:TieredStopAtLevel=1 -Dlog4j2.configurationFile={logging.as_uri()} -Djava.io.tmpdir={scratch}"
+        ),
         "SPARK_WORKER_DIR": str(work),
     }
     everywhere = ("--host", LOOPBACK, "--port", "0", "--webui-port", "0")

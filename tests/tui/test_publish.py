@@ -421,6 +421,7 @@ async def test_a_send_whose_outcome_is_unknown_goes_out_once(tmp_path: Path) -> 
             assert view.draft.subject == A
             wire.cut_answers_to.clear()
             desk.app.store.client._timeout = 30.0
+            await until(lambda: desk.app.store.is_live)  # else it is refused at once
             await desk.press("ctrl+s")
             await desk.until("taken by 1 target")
             assert len(await client.inbox(A)) == 1

@@ -13,7 +13,7 @@ import pytest
 from relay_core.protocol import Report
 from relay_tui.views.reports.layout import columns_of, freshness
 from relay_tui.views.reports.sections import MAX_COLUMNS, MAX_ROWS, MAX_SECTIONS, read_sections
-from tests.supervisor.inside import a_client, a_supervisor
+from tests.supervisor.inside import a_client, a_supervisor, until
 from tests.tui.desk import a_dashboard
 
 TODAY = datetime.now(UTC).date()
@@ -168,7 +168,7 @@ async def test_it_says_how_to_get_a_report_and_in_full_why_there_is_none(tmp_pat
         assert ("at night" in desk.text()) is enabled
         await desk.press("N")
         await desk.until("error +.*cause-0")
-        assert "cause-19 (J says more)" in " ".join(desk.text().split())
+        await until(lambda: "cause-19 (J says more)" in " ".join(desk.text().split()))  # once no toast is over it
 
 
 async def test_a_report_is_made_now_and_then_listed(tmp_path: Path) -> None:
