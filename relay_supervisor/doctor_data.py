@@ -48,6 +48,8 @@ def check_data_directory(place: Place) -> Finding:
         return "fail", f"{path} is not a directory", "Choose another one with --data-dir."
     if found.st_uid != os.geteuid():
         return "fail", f"{path} belongs to uid {found.st_uid}", "Choose another one with --data-dir."
+    if mode & 0o700 != 0o700:
+        return "fail", f"{path} is closed to yourself (mode {mode:04o})", f"chmod 700 {shell(path)}"
     try:
         place.data.check()
         place.data.check_contents()
@@ -55,8 +57,6 @@ def check_data_directory(place: Place) -> Finding:
         return "fail", error.message, "No supervisor starts here before this is repaired."
     if mode & 0o077:
         return "fail", f"{path} is open to other users (mode {mode:04o})", f"chmod 700 {shell(path)}"
-    if mode & 0o700 != 0o700:
-        return "fail", f"{path} is closed to yourself (mode {mode:04o})", f"chmod 700 {shell(path)}"
     return "ok", f"{path}, mode {mode:04o}", None
 
 

@@ -7,7 +7,8 @@
 Wall time alone would blame a busy machine's pauses on the test. So blocked time is counted in ticks of the witness:
 a frozen process or machine makes no ticks, and a tick does not count if the kernel says that the loop's thread was
 ready and only waited for a processor, nor while a new process is on its way: its parent stands still until the kernel
-has given the child a processor to begin on. The witness also notes where the loop stood, for the message.
+has given the child a processor to begin on. Nor does one in which a plain file operation waits for a disk that other
+tests keep busy; a sync does count. The witness also notes where the loop stood, for the message.
 
 Loops in C (uvloop) run no Python handles: rule 1 does not see them.
 """
@@ -25,6 +26,7 @@ import traceback
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from pathlib import Path
+from platform import machine
 from typing import Any
 
 import pytest
@@ -39,6 +41,9 @@ GRACE = 2.0
 
 LIBRARY_THREADS = ("Dummy-", "execnet", "hypothesis", "pytest_timeout", "pydevd")
 """Beginnings of the names of threads that belong to the test tools."""
+
+SYNC_CALLS = {"x86_64": (b"74", b"75", b"162", b"306"), "aarch64": (b"82", b"83", b"81", b"267")}.get(machine(), ())
+"""The kernel's numbers of fsync, fdatasync, sync and syncfs."""
 
 _threads_before = pytest.StashKey[set[threading.Thread]]()
 _failed = pytest.StashKey[bool]()
@@ -83,7 +88,8 @@ class LoopGuard:
         while not self.stopping.wait(TICK):
             for thread, step in list(self.running.items()):
                 waited = processor_wait(thread)
-                if step.waited is not None and waited - step.waited < TICK / 2 and not is_forking(thread):
+                is_idle = step.waited is not None and waited - step.waited < TICK / 2
+                if is_idle and not is_forking(thread) and not is_waiting_for_disk(thread):
                     step.ticks += 1
                     if step.ticks == ENOUGH_TICKS:
                         step.stood_at = stack_of(thread)
@@ -93,10 +99,23 @@ class LoopGuard:
 def processor_wait(ident: int) -> float:
     """Return how long a thread was ready but had no processor, in seconds; 0 where no kernel tells."""
     try:
-        native = next(thread.native_id for thread in threading.enumerate() if thread.ident == ident)
-        return int(Path(f"/proc/self/task/{native}/schedstat").read_bytes().split()[1]) / 1e9
-    except (StopIteration, OSError, IndexError):
+        return int(_of_thread(ident, "schedstat").split()[1]) / 1e9
+    except (OSError, IndexError):
         return 0.0
+
+
+def is_waiting_for_disk(ident: int) -> bool:
+    """Return True if a thread waits for a disk in a call that does not ask for it, such as open or rename."""
+    try:
+        state = _of_thread(ident, "stat").rpartition(b")")[2].split()[0]
+        return state == b"D" and _of_thread(ident, "syscall").split()[0] not in SYNC_CALLS
+    except (OSError, IndexError):
+        return False
+
+
+def _of_thread(ident: int, name: str) -> bytes:
+    native = next((thread.native_id for thread in threading.enumerate() if thread.ident == ident), 0)
+    return Path(f"/proc/self/task/{native}/{name}").read_bytes()
 
 
 def is_forking(ident: int) -> bool:
