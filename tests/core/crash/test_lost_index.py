@@ -126,6 +126,7 @@ async def test_killed(data_dir: Path, durability: Durability, teller: Teller, lo
     await look(data_dir, durability, told)
 
 
+@pytest.mark.may_block("it waits for the killed process, and looks into its index")
 @pytest.mark.parametrize("durability", DURABILITIES)
 async def test_killed_before_the_index_had_written_anything(
     data_dir: Path, durability: Durability, teller: Teller
