@@ -13,19 +13,19 @@ import platform
 import sys
 from pathlib import Path
 
-from benchmarks.adapter_cases import ADAPTER_CASES
-from benchmarks.agent_cases import AGENT_CASES
-from benchmarks.bystander_cases import BYSTANDER_CASES
-from benchmarks.cases import BUS_CASES
+from benchmarks.cases.adapters import ADAPTER_CASES
+from benchmarks.cases.agents import AGENT_CASES
+from benchmarks.cases.bus import BUS_CASES
+from benchmarks.cases.bystander import BYSTANDER_CASES
+from benchmarks.cases.first_run import FIRST_RUN_CASES
+from benchmarks.cases.mcp import MCP_CASES
+from benchmarks.cases.search import SEARCH_CASES
+from benchmarks.cases.socket import SOCKET_CASES
+from benchmarks.cases.spark import SPARK_CASES
+from benchmarks.cases.tui import TUI_CASES
 from benchmarks.compare import command
-from benchmarks.first_run_cases import FIRST_RUN_CASES
 from benchmarks.harness import Bench, Result, positive
-from benchmarks.mcp_cases import MCP_CASES
-from benchmarks.place import file_system, workplace
-from benchmarks.search_cases import SEARCH_CASES
-from benchmarks.socket_cases import SOCKET_CASES
-from benchmarks.spark_cases import SPARK_CASES
-from benchmarks.tui_cases import TUI_CASES
+from benchmarks.rig.workplace import file_system, workplace
 
 CASES = BUS_CASES | SOCKET_CASES | BYSTANDER_CASES | ADAPTER_CASES | AGENT_CASES | MCP_CASES
 CASES |= SEARCH_CASES | TUI_CASES | SPARK_CASES | FIRST_RUN_CASES

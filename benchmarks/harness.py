@@ -24,7 +24,7 @@ from secrets import token_hex
 from statistics import mean, median
 from typing import Any, Literal, TypeVar
 
-from relay_core.journal import sync_file_system
+from relay_core.journal.journal import sync_file_system
 
 T = TypeVar("T")
 Measure = Callable[[], float]

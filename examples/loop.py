@@ -1,4 +1,4 @@
-"""Two polite agents that thank each other for ever, the budget that stops them, and what the operator sees of it.
+"""Two polite agents that thank each other endlessly, the budget that stops them, and what the operator sees.
 
 Run: python examples/loop.py
 """
@@ -17,15 +17,15 @@ ANN, BOB = "relay.agent.ann", "relay.agent.bob"
 
 
 async def thank(client: RelayClient, me: str) -> None:
-    """Answer everything: what a loop needs is no more than two of these."""
+    """Answer every message: two such agents make a loop."""
     async with client.subscribe(me) as messages:
         async for envelope in messages:
             thanks = {"content": f"thank you for {envelope.payload['content']!r}"[:60]}
             result = await client.publish(envelope.sender, thanks, sender=me, parent_id=envelope.id)
             if not result.delivered_to:
-                print(f"{me} is stopped: {result.rejected[0].reason if result.rejected else 'nobody is there'}")
+                print(f"{me} is stopped: {result.rejected[0].reason if result.rejected else 'no such endpoint'}")
                 return
-            print(f"{me} has answered")
+            print(f"{me} answered")
 
 
 async def operator_sees(data_dir: str, socket: Path, *command: str) -> None:

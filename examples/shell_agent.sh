@@ -1,11 +1,11 @@
 #!/bin/sh
-# An agent in a few lines of shell: it waits for work, does it, answers, and says that it is done.
+# An agent in a few lines of shell: it waits for a message, does the work, answers and acknowledges.
 #
 #   export RELAY_TOKEN=$(relay agent add counter --description "counts the words of what you send" --print-token)
 #   examples/shell_agent.sh
 #
-# Only when the answer is out is the message acknowledged. If this script dies before that, the operator finds the
-# message among the dead letters when the claim's lease has run out, and decides.
+# A message is acknowledged only after its answer is published. If this script dies before that, the message becomes a
+# dead letter when its lease ends, and the operator decides.
 set -eu
 
 me=relay.agent.counter
@@ -18,7 +18,7 @@ while work=$(relay inbox "$me" --wait --claim --lease 5m --json); do
   id=$(part 'message["id"]')
   to=$(part 'message.get("replyTo", message["from"])')
   words=$(part 'message["payload"]["content"]' | wc -w | tr -d ' ')
-  # --parent: the answer belongs to the message, and inherits what is left of its budget.
+  # --parent: the answer inherits the message's remaining budget.
   if relay publish "$to" "$words words" --text --from "$me" --parent "$id" >/dev/null; then
     relay ack "$me" "$id"
   else

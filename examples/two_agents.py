@@ -1,6 +1,6 @@
-"""Two scripted agents on a real supervisor: a planner hands work to a coder, who asks back before it answers.
+"""Two scripted agents on a real supervisor: a planner gives work to a coder, who asks a question before it answers.
 
-Each speaks by its own token, so neither can pass for the other. Run: python examples/two_agents.py
+Each has its own token, so neither can publish as the other. Run: python examples/two_agents.py
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ async def planner(client: RelayClient) -> None:
 
 
 async def coder(client: RelayClient) -> None:
-    """Do what is asked, with a question first; each message is acknowledged when the loop asks for the next."""
+    """Ask a question, then do the work; each message is acknowledged when the loop asks for the next."""
     async for envelope in client.subscribe(CODER):
         print(f"coder is asked: {envelope.payload['content']}")
-        # Naming the parent makes it part of the conversation: it inherits what is left of the budget.
+        # With its parent named, the question inherits the remaining budget of the conversation.
         answer = await client.request(PLANNER, {"content": "which Python?"}, sender=CODER, parent_id=envelope.id)
         done = {"content": f"done, for {answer.payload['content']}"}
         await client.publish(envelope.reply_to or envelope.sender, done, sender=CODER, parent_id=envelope.id)
@@ -48,7 +48,7 @@ async def main(data_dir: str) -> None:
                 loop.cancel()
 
         for span in await operator.conversation(answer.trace_id or answer.id):
-            to = "whoever asked" if span.target_subject.startswith("relay.reply.") else span.target_subject
+            to = "the requester" if span.target_subject.startswith("relay.reply.") else span.target_subject
             print(f"{span.sender} -> {to}: {span.calls_after} calls left")
 
 

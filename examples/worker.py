@@ -1,4 +1,4 @@
-"""A worker that pulls its mail, and an operator who replays what failed.
+"""A worker that pulls its messages, and an operator who edits and replays the one that failed.
 
 Run: python examples/worker.py
 """
@@ -35,7 +35,7 @@ async def main(data_dir: str) -> None:
         print(f"replayed with {envelope.payload}")
         await relay.complete(WORKER, envelope.id)
         assert (envelope.id, envelope.replay_of) == (result.message_id, letter.message_id), (
-            "a copy, with an id of its own"
+            "an edited copy has a new id"
         )
 
 

@@ -1,4 +1,4 @@
-"""Three workers share the jobs of a queue: whoever is free has the next one, and who leaves finishes its own.
+"""Three workers share a queue: a free worker gets the next job, and a worker that leaves finishes its job first.
 
 Run: python examples/worker_pool.py
 """
@@ -13,14 +13,14 @@ from relay_core import Envelope, RelayConfig, RelayCore, Subscription
 
 JOBS = "relay.job.build"
 MINUTE = 0.02
-"""What a minute of work takes here."""
+"""Seconds that stand for a minute of work."""
 
 
 class Worker:
-    """Somebody who takes a job after the other."""
+    """A consumer that handles one job after another."""
 
     def __init__(self, name: str, done: dict[str, list[str]]) -> None:
-        self.__qualname__ = name  # what the trace calls it
+        self.__qualname__ = name  # its name in traces
         self.begun = asyncio.Event()
         self._done = done
 
@@ -42,17 +42,17 @@ async def main(data_dir: str) -> None:
             await relay.publish(JOBS, {"what": what, "minutes": minutes}, sender="relay.agent.boss")
             for what, minutes in jobs
         ]
-        print(f"each job is heard by {sent[0].delivered_to} listener, though three have subscribed")
+        print(f"each job is delivered to {sent[0].delivered_to} mailbox and handled by one of three workers")
         await workers[0].begun.wait()
-        await pool[0].close()  # ann finishes the compiler, and begins nothing more
+        await pool[0].close()  # ann finishes the compiler and gets no other job
         await relay.idle()
 
         for name, what in sorted(done.items()):
-            print(f"{name} has done {', '.join(sorted(what))}")
+            print(f"{name} did {', '.join(sorted(what))}")
         (span,) = await relay.trace(sent[0].message_id)
-        print(f"the trace says that {span.outcomes[0]['handler']} of {span.outcomes[0]['queue']} did {jobs[0][0]}")
-        everything = sorted(one for what in done.values() for one in what)
-        assert everything == sorted(what for what, _ in jobs), "every job once"
+        print(f"trace: {span.outcomes[0]['handler']} of {span.outcomes[0]['queue']} did {jobs[0][0]}")
+        finished = sorted(job for names in done.values() for job in names)
+        assert finished == sorted(what for what, _ in jobs), "every job once"
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ Place = Annotated[str, Field(pattern=r"^(/|[Ff][Ii][Ll][Ee]:/|[A-Za-z][A-Za-z0-9
 DAY_MS = 86_400_000
 
 
-class Section(BaseModel):
+class ConfigSection(BaseModel):
     """A part of the configuration."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(
@@ -48,7 +48,7 @@ class Section(BaseModel):
         return data
 
 
-class RateLimitConfig(Section):
+class RateLimitConfig(ConfigSection):
     """How often one sender may publish."""
 
     enabled: bool = True
@@ -61,7 +61,7 @@ class RateLimitConfig(Section):
     """Other limits by sender prefix, cut at a token boundary; the longest prefix wins."""
 
 
-class CircuitBreakerConfig(Section):
+class CircuitBreakerConfig(ConfigSection):
     """When a failing target is left alone, and how it is tried again."""
 
     enabled: bool = True
@@ -76,7 +76,7 @@ class CircuitBreakerConfig(Section):
     """Consecutive successful probes that close a breaker."""
 
 
-class BackpressureConfig(Section):
+class BackpressureConfig(ConfigSection):
     """How full a mailbox may get."""
 
     enabled: bool = True
@@ -87,7 +87,7 @@ class BackpressureConfig(Section):
     """Share of the maximum from which senders are warned by a signal."""
 
 
-class ReliabilityConfig(Section):
+class ReliabilityConfig(ConfigSection):
     """Protection against floods, failing targets and slow consumers."""
 
     rate_limit: RateLimitConfig = RateLimitConfig()
@@ -95,7 +95,7 @@ class ReliabilityConfig(Section):
     backpressure: BackpressureConfig = BackpressureConfig()
 
 
-class BudgetConfig(Section):
+class BudgetConfig(ConfigSection):
     """The ceilings of every message's budget."""
 
     max_hops: Positive = 5
@@ -106,7 +106,7 @@ class BudgetConfig(Section):
     """Calls a chain of messages may spend."""
 
 
-class LimitsConfig(Section):
+class LimitsConfig(ConfigSection):
     """The sizes the bus accepts."""
 
     max_payload_bytes: Annotated[int, Field(ge=1, le=64 * 1024 * 1024)] = 1_048_576
@@ -123,14 +123,14 @@ class LimitsConfig(Section):
     """Most subscriptions, to messages or signals, that all connections of a token may have."""
 
 
-class DispatchConfig(Section):
+class DispatchConfig(ConfigSection):
     """How handlers are run."""
 
     handler_timeout_ms: Positive = 30_000
     """Time a handler may take for one message."""
 
 
-class RetentionConfig(Section):
+class RetentionConfig(ConfigSection):
     """How long things are kept."""
 
     unread_ms: Positive = 7 * DAY_MS
@@ -145,7 +145,7 @@ class RetentionConfig(Section):
     """Days of events that are kept."""
 
 
-class EventsConfig(Section):
+class EventsConfig(ConfigSection):
     """The event log that Spark reads."""
 
     enabled: bool = True
@@ -154,14 +154,14 @@ class EventsConfig(Section):
     """Size at which a segment is closed before its hour is over."""
 
 
-class AuthConfig(Section):
+class AuthConfig(ConfigSection):
     """Who may do what on the socket."""
 
     require_tokens: bool = False
     """Whether a connection without a token is refused; the operator's own is in the data directory."""
 
 
-class JobConfig(Section):
+class JobConfig(ConfigSection):
     """A job that runs again and again."""
 
     enabled: bool = True
@@ -170,7 +170,7 @@ class JobConfig(Section):
     """Seconds from one run to the next."""
 
 
-class NightlyConfig(Section):
+class NightlyConfig(ConfigSection):
     """A job that runs once a day in a process of its own."""
 
     enabled: bool = True
@@ -212,7 +212,7 @@ class NightlyConfig(Section):
         return Path("/" + path.removeprefix("//localhost").lstrip("/")) if scheme.lower() == "file" else None
 
 
-class JobsConfig(Section):
+class JobsConfig(ConfigSection):
     """The supervisor's scheduled upkeep."""
 
     expire: JobConfig = JobConfig(every_secs=60)
@@ -229,7 +229,7 @@ class JobsConfig(Section):
     """Have Spark make the nightly report."""
 
 
-class LogsConfig(Section):
+class LogsConfig(ConfigSection):
     """What the supervisor says of itself, on stderr."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
@@ -238,7 +238,7 @@ class LogsConfig(Section):
     """Lines for people or for programs; auto means people if stderr is a terminal."""
 
 
-class PrometheusConfig(Section):
+class PrometheusConfig(ConfigSection):
     """Metrics for Prometheus; needs the extra `prometheus`."""
 
     enabled: bool = False
@@ -247,7 +247,7 @@ class PrometheusConfig(Section):
     """Port on 127.0.0.1; 0 lets the system choose."""
 
 
-class TelemetryConfig(Section):
+class TelemetryConfig(ConfigSection):
     """Spans for OpenTelemetry; needs the extra `telemetry`."""
 
     enabled: bool = False
@@ -256,7 +256,7 @@ class TelemetryConfig(Section):
     """Where an OTLP collector listens for traces over HTTP."""
 
 
-class RelayConfig(Section):
+class RelayConfig(ConfigSection):
     """Everything an operator can set, as config.json holds it."""
 
     durability: Literal["fsync", "os"] = "fsync"
@@ -290,7 +290,7 @@ def merge_config(base: RelayConfig, overlay: dict[str, Any], *, path: str | None
 def load_config(path: Path, base: RelayConfig, read: Callable[[Path], bytes]) -> RelayConfig:
     """Return `base` overlaid with config.json; a missing file changes nothing.
 
-    `read` is own_files.read_own or a data directory's `read`; this module touches no file.
+    `read` is `read_trusted` or a data directory's `read`; this module touches no file.
 
     Raises:
         ConfigError: if the file cannot be read or used.

@@ -22,15 +22,15 @@ from typing import NoReturn
 from relay_core import __version__
 from relay_core.clock import SystemClock
 from relay_core.config import LogsConfig, RelayConfig, load_config
-from relay_core.datadir import DataDir
 from relay_core.errors import ConfigError, RelayError
-from relay_core.own_files import read_own
+from relay_core.storage.data_dir import DataDir
+from relay_core.storage.trusted_file import read_trusted
 from relay_core.tasks import Tasks
-from relay_supervisor.logs import configure_logging
-from relay_supervisor.notify import Notifier
-from relay_supervisor.server import raise_file_limit
+from relay_supervisor.observability.logs import configure_logging
+from relay_supervisor.observability.secrets import SecretRedactor
+from relay_supervisor.server.socket_server import raise_file_limit
 from relay_supervisor.supervisor import Supervisor
-from relay_supervisor.vault import Vault
+from relay_supervisor.systemd_notify import Notifier
 
 logger = logging.getLogger(__name__)
 
@@ -39,19 +39,19 @@ STATUS_SECS = 10.0
 
 def run(data_dir: Path | None, socket: Path | None) -> NoReturn:
     """Run the supervisor until it is told to stop, and exit."""
-    vault = Vault()
-    configure_logging(_logs_config(data_dir), conceal=vault.conceal)
+    redactor = SecretRedactor()
+    configure_logging(_logs_config(data_dir), redact=redactor.redact)
     raise_file_limit()
     with asyncio.Runner(loop_factory=_new_loop) as runner:
-        code = runner.run(_serve(data_dir, socket, vault))
+        code = runner.run(_serve(data_dir, socket, redactor))
         # Everything is closed. Leaving the runner would wait for every thread, also one that a plugin has lost.
         logging.shutdown()
         sys.stdout.flush()
         os._exit(code)
 
 
-async def _serve(data_dir: Path | None, socket: Path | None, vault: Vault) -> int:
-    supervisor = Supervisor(data_dir, socket, vault=vault)
+async def _serve(data_dir: Path | None, socket: Path | None, redactor: SecretRedactor) -> int:
+    supervisor = Supervisor(data_dir, socket, redactor=redactor)
     tasks, reloads = Tasks(), Tasks()
     notifier = Notifier()
     _listen_for_signals(supervisor, reloads, notifier)
@@ -59,7 +59,7 @@ async def _serve(data_dir: Path | None, socket: Path | None, vault: Vault) -> in
         async with supervisor:
             gc.collect()
             gc.freeze()  # what a start has made stays: looking through it now and then would hold the loop for 40 ms
-            info = supervisor.services.info()
+            info = supervisor.context.info()
             logger.info(
                 "relay %s is ready: socket %s, data %s, pid %d, durability %s (%s)",
                 __version__,
@@ -69,7 +69,7 @@ async def _serve(data_dir: Path | None, socket: Path | None, vault: Vault) -> in
                 info.durability,
                 info.promise,
             )
-            for problem in supervisor.services.problems():
+            for problem in supervisor.context.problems():
                 logger.warning("%s", problem)
             notifier.ready(_status(supervisor))
             tasks.start(_stay_alive(supervisor, notifier), name="watchdog")
@@ -100,7 +100,7 @@ def _listen_for_signals(supervisor: Supervisor, reloads: Tasks, notifier: Notifi
         signal.signal(number, lambda number, _: loop.call_soon_threadsafe(stop, number))
 
     def reload() -> None:
-        if hasattr(supervisor, "services") and not supervisor.stopping.is_set():
+        if hasattr(supervisor, "context") and not supervisor.stopping.is_set():
             reloads.start(_reload(supervisor, notifier), name="reload")
 
     loop.add_signal_handler(signal.SIGHUP, reload)
@@ -108,8 +108,8 @@ def _listen_for_signals(supervisor: Supervisor, reloads: Tasks, notifier: Notifi
 
 async def _reload(supervisor: Supervisor, notifier: Notifier) -> None:
     notifier.reloading()
-    problems = await supervisor.services.reload()
-    configure_logging(supervisor.services.relay.bus.config.logs, conceal=supervisor.vault.conceal)
+    problems = await supervisor.context.reload()
+    configure_logging(supervisor.context.relay.config.logs, redact=supervisor.redactor.redact)
     logger.info("the operator's files were read again")
     for problem in problems:
         logger.warning("%s", problem)
@@ -130,12 +130,12 @@ async def _stay_alive(supervisor: Supervisor, notifier: Notifier) -> None:
 
 
 def _status(supervisor: Supervisor) -> str:
-    services = supervisor.services
-    metrics = services.relay.metrics()
-    count = len(services.problems())
+    context = supervisor.context
+    metrics = context.relay.metrics()
+    count = len(context.problems())
     problems = f", {count} problems" if count else ""
     return (
-        f"{len(services.relay.endpoints())} endpoints, {len(services.connections)} connections, "
+        f"{len(context.relay.endpoints())} endpoints, {len(context.connections)} connections, "
         f"{metrics.rate_60s:g} messages/s{problems}"
     )
 
@@ -143,7 +143,7 @@ def _status(supervisor: Supervisor) -> str:
 def _logs_config(data_dir: Path | None) -> LogsConfig:
     """Return how to log, as far as config.json can be read: what is wrong with it is told when the bus starts."""
     try:
-        return load_config(DataDir(data_dir).config, RelayConfig(), read_own).logs
+        return load_config(DataDir(data_dir).config, RelayConfig(), read_trusted).logs
     except ConfigError:
         return LogsConfig()
 

@@ -18,21 +18,22 @@ from typing import Self
 from relay_core.clock import Clock, SystemClock
 from relay_core.config import RelayConfig
 from relay_core.core import RelayCore
-from relay_core.places import operator_token_path, socket_path
+from relay_core.paths import operator_token_path, socket_path
 from relay_core.tasks import Tasks
 from relay_supervisor.adapters.configured import ConfiguredAdapters
-from relay_supervisor.agents import Agents
-from relay_supervisor.connection import Connection
-from relay_supervisor.deliveries import Deliveries
-from relay_supervisor.jobs import Jobs
-from relay_supervisor.methods import Methods
-from relay_supervisor.reply_mailboxes import ReplyMailboxes, unregister_replies
-from relay_supervisor.server import SocketServer
-from relay_supervisor.services import Services, find_problems
-from relay_supervisor.state_stream import StateStream
-from relay_supervisor.state_view import StateView
-from relay_supervisor.tokens import TOKENS_FILE, Tokens, write_operator_token
-from relay_supervisor.vault import Vault
+from relay_supervisor.agents.registry import Agents
+from relay_supervisor.api.claims import Claims
+from relay_supervisor.api.consumers import PushConsumers
+from relay_supervisor.api.context import ApiContext, find_problems
+from relay_supervisor.api.methods import Methods
+from relay_supervisor.api.reply_mailboxes import ReplyMailboxes, unregister_replies
+from relay_supervisor.api.state_snapshot import StateSnapshot
+from relay_supervisor.api.state_stream import StateStream
+from relay_supervisor.jobs.runner import Jobs
+from relay_supervisor.observability.secrets import SecretRedactor
+from relay_supervisor.server.connection import Connection
+from relay_supervisor.server.socket_server import SocketServer
+from relay_supervisor.server.tokens import TOKENS_FILE, Tokens, write_operator_token
 
 logger = logging.getLogger(__name__)
 
@@ -47,14 +48,14 @@ class Supervisor:
         *,
         config: RelayConfig | None = None,
         clock: Clock | None = None,
-        vault: Vault | None = None,
+        redactor: SecretRedactor | None = None,
     ) -> None:
         self.socket: Path = socket_path(socket, data_dir)
         self.stopping = asyncio.Event()
         """Set when somebody wants it to stop."""
-        self.vault = vault or Vault()
+        self.redactor = redactor or SecretRedactor()
         """The secrets of the adapters, which no text may show."""
-        self.services: Services
+        self.context: ApiContext
         self._clock = clock or SystemClock()
         self._relay = RelayCore(data_dir, config, self._clock)
         self._stack: AsyncExitStack
@@ -69,32 +70,32 @@ class Supervisor:
         async with AsyncExitStack() as stack:
             after_the_bus = await stack.enter_async_context(AsyncExitStack())
             relay = await stack.enter_async_context(self._relay)
-            bus = relay.bus
             await unregister_replies(relay)
             tasks = Tasks()
             stack.push_async_callback(tasks.close, grace=1.0)
-            tokens = Tokens(bus.data_dir.path / TOKENS_FILE, self._clock, bus.data_dir.read)
+            tokens = Tokens(relay.data_dir.path / TOKENS_FILE, self._clock, relay.data_dir.read)
             tokens.load()
             agents = await stack.enter_async_context(Agents(relay, tokens, self._clock))
-            configured = ConfiguredAdapters(relay, bus.data_dir.adapters, self._clock, self.vault)
+            configured = ConfiguredAdapters(relay, relay.data_dir.adapters, self._clock, self.redactor)
             adapters = await stack.enter_async_context(configured)
             jobs = await stack.enter_async_context(Jobs(relay, self._clock))
-            bus.on_reload = lambda: jobs.apply(bus.config.jobs)
+            relay.on_reload(lambda: jobs.apply(relay.config.jobs))
             await self._open_windows(stack, after_the_bus)
-            view = StateView(
+            view = StateSnapshot(
                 relay, adapters.states, jobs.states, lambda: find_problems(relay, adapters, tokens, agents)
             )
             connections: set[Connection] = set()
-            deliveries = Deliveries(relay, tasks)
-            self.services = Services(
+            consumers = PushConsumers(relay, tasks)
+            self.context = ApiContext(
                 relay=relay,
                 adapters=adapters,
                 agents=agents,
                 jobs=jobs,
                 tokens=tokens,
-                operator_token=write_operator_token(operator_token_path(bus.data_dir.path)),
-                deliveries=deliveries,
-                replies=ReplyMailboxes(relay, deliveries, tasks),
+                operator_token=write_operator_token(operator_token_path(relay.data_dir.path)),
+                consumers=consumers,
+                claims=Claims(relay, tasks),
+                replies=ReplyMailboxes(relay, consumers, tasks),
                 stream=await stack.enter_async_context(StateStream(view)),
                 tasks=tasks,
                 socket=self.socket,
@@ -102,8 +103,8 @@ class Supervisor:
                 stop=self.stopping.set,
                 connections=connections,
             )
-            server = SocketServer(self.socket, Methods(self.services), connections)
-            server.before_close = bus.dispatch.stop
+            server = SocketServer(self.socket, Methods(self.context), connections)
+            server.before_close = relay.stop_dispatch
             await stack.enter_async_context(server)
             self._stack = stack.pop_all()
         return self
@@ -116,14 +117,14 @@ class Supervisor:
 
     async def _open_windows(self, stack: AsyncExitStack, after: AsyncExitStack) -> None:
         """Let Prometheus and OpenTelemetry look in, if the operator wants that; spans are taken to the bus's end."""
-        bus = self._relay.bus
-        if bus.config.prometheus.enabled:
-            from relay_supervisor.prometheus import PrometheusServer
+        relay = self._relay
+        if relay.config.prometheus.enabled:
+            from relay_supervisor.observability.prometheus import PrometheusServer
 
-            served = await stack.enter_async_context(PrometheusServer(self._relay, bus.config.prometheus.port))
+            served = await stack.enter_async_context(PrometheusServer(relay, relay.config.prometheus.port))
             logger.info("metrics are served on http://127.0.0.1:%d/metrics", served.port)
-        if bus.config.telemetry.enabled:
-            from relay_supervisor.telemetry import SpanExport
+        if relay.config.telemetry.enabled:
+            from relay_supervisor.observability.telemetry import SpanExport
 
-            export = await after.enter_async_context(SpanExport(bus.config.telemetry, self._clock))
-            bus.recorder.on_ended = export.ended
+            export = await after.enter_async_context(SpanExport(relay.config.telemetry, self._clock))
+            relay.on_delivery_ended(export.ended)

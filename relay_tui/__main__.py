@@ -63,9 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with ExitStack() as stack:
         demo = None
         if given.demo:
-            from relay_tui.demo.world import DemoWorld
+            from relay_tui.demo.session import DemoSession
 
-            demo = stack.enter_context(DemoWorld.start())  # it comes up while Textual is imported
+            demo = stack.enter_context(DemoSession.start())  # it comes up while Textual is imported
         from relay_tui.app import Dashboard
 
         app = Dashboard(

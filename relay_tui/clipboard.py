@@ -6,16 +6,16 @@ import os
 import tempfile
 from pathlib import Path
 
-from relay_tui.own_places import moment_dir
+from relay_tui.user_files import runtime_dir
 
 
-def keep_copy(text: str) -> Path:
+def save_copy(text: str) -> Path:
     """Write a text to the operator's own file and return where it is.
 
     Raises:
         OSError: if it cannot be written.
     """
-    directory = moment_dir()
+    directory = runtime_dir()
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = directory / "clipboard.txt"
     handle, name = tempfile.mkstemp(dir=directory)  # private from the start, and whole when it is in place

@@ -10,10 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from relay_tui.safe import clean
+from relay_core.text.sanitize import clean
 
 if TYPE_CHECKING:
-    from relay_core.client import RelayClient
+    from relay_core.client.client import RelayClient
 
 _LOOK_SECS = 0.1
 _LOOKS = 100
@@ -45,28 +45,28 @@ def start_supervisor(client: RelayClient) -> tuple[int, Path]:
     return process, log
 
 
-async def why_it_ended(process: int, log: Path, client: RelayClient) -> str | None:
+async def exit_reason(process: int, log: Path, client: RelayClient) -> str | None:
     """Return the last words of a supervisor that ends before it answers; None once it does, or has had its time."""
     for _ in range(_LOOKS):
         if client.connected:
             return None
-        if _has_ended(process):
-            return _last_words(log)
+        if _has_exited(process):
+            return _last_line(log)
         await asyncio.sleep(_LOOK_SECS)
     return None
 
 
-def _has_ended(process: int) -> bool:
+def _has_exited(process: int) -> bool:
     return os.waitpid(process, os.WNOHANG)[0] != 0
 
 
-def _last_words(log: Path) -> str:
+def _last_line(log: Path) -> str:
     with log.open("rb") as file:
         file.seek(max(os.fstat(file.fileno()).st_size - _TAIL_BYTES, 0))
-        return last_words(file.read()) or "it said nothing"
+        return last_log_line(file.read()) or "it said nothing"
 
 
-def last_words(log: bytes) -> str:
+def last_log_line(log: bytes) -> str:
     """Return the last line of a log, or what it says if it is JSON: the reason for an end stands there."""
     line = log.decode(errors="replace").strip().rpartition("\n")[2]
     with suppress(ValueError, TypeError, KeyError):

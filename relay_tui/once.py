@@ -17,16 +17,16 @@ import os
 import sys
 from collections.abc import Iterator
 
-from relay_core.client import RelayClient
+from relay_core.client.client import RelayClient
 from relay_core.clock import SystemClock
-from relay_core.deadletters import count_dead
 from relay_core.errors import RelayError, SupervisorUnavailable
-from relay_core.live_state import StateUpdate
-from relay_core.operations import ConfiguredAdapter, JobState
-from relay_tui.alerts import Alert, breaker_words, find_alerts
-from relay_tui.safe import clean
-from relay_tui.store import Store
-from relay_tui.words import plural
+from relay_core.messages.dead_letter import count_dead
+from relay_core.messages.operator_views import ConfiguredAdapter, JobState
+from relay_core.protocol.live_state import StateUpdate
+from relay_core.text.sanitize import clean
+from relay_core.text.units import plural
+from relay_tui.live.alerts import Alert, breaker_words, find_alerts
+from relay_tui.live.store import Store
 
 OK, ERROR, UNREACHABLE, TIMED_OUT, INTERRUPTED = 0, 1, 3, 5, 130
 

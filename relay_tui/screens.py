@@ -1,46 +1,43 @@
-"""The screens of the dashboard, in one list: how each is reached, and where it is made.
+"""The screens of the dashboard, in one list: how each is reached, and the view that shows it.
 
-A screen's module is imported when the screen, or what can be done on it, is first asked for.
+A view's module is imported when the view or its actions are first needed.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from relay_tui.view import View
-
-
-NOBODY = "nobody"
-"""The screen that stands in for all others while there is no supervisor; nobody goes there."""
+from relay_tui.shell.actions import NO_SUPERVISOR
+from relay_tui.shell.view import View
 
 
-class Listed(NamedTuple):
-    """A screen of the dashboard: how it is reached, and where it is made."""
+class ScreenEntry(NamedTuple):
+    """A screen of the dashboard."""
 
     name: str
     title: str
     key: str | None
-    made_by: str
+    view: str
+    """The module of its view, below `relay_tui.views`, and the class."""
 
 
 SCREENS = (
-    Listed("overview", "Overview", "1", "overview.view:Overview"),
-    Listed("breakers", "Breakers", "2", "breakers:Breakers"),
-    Listed("mailboxes", "Mailboxes and senders", "3", "mailboxes.view:Mailboxes"),
-    Listed("adapters", "Adapters", "4", "adapters.view:Adapters"),
-    Listed("traces", "Traces", "5", "traces.view:Traces"),
-    Listed("dead-letters", "Dead letters", "6", "dead_letters.view:DeadLetters"),
-    Listed("publish", "Publish", "7", "publish.view:Publish"),
-    Listed("reports", "Reports", "R", "reports.view:Reports"),
-    Listed("jobs", "Jobs", "J", "jobs:Jobs"),
-    Listed(NOBODY, "No supervisor", None, "nobody:Nobody"),
+    ScreenEntry("overview", "Overview", "1", "overview.view:Overview"),
+    ScreenEntry("breakers", "Breakers", "2", "breakers:Breakers"),
+    ScreenEntry("mailboxes", "Mailboxes and senders", "3", "mailboxes.view:Mailboxes"),
+    ScreenEntry("adapters", "Adapters", "4", "adapters.view:Adapters"),
+    ScreenEntry("traces", "Traces", "5", "traces.view:Traces"),
+    ScreenEntry("dead-letters", "Dead letters", "6", "dead_letters.view:DeadLetters"),
+    ScreenEntry("publish", "Publish", "7", "publish.view:Publish"),
+    ScreenEntry("reports", "Reports", "R", "reports.view:Reports"),
+    ScreenEntry("jobs", "Jobs", "J", "jobs:Jobs"),
+    ScreenEntry(NO_SUPERVISOR, "No supervisor", None, "no_supervisor:NoSupervisor"),
 )
 
 
-def screen_class(name: str) -> type[View]:
-    """Return the class of a screen."""
-    module, _, attribute = next(one.made_by for one in SCREENS if one.name == name).partition(":")
+def view_class(name: str) -> type[View]:
+    """Return the class of a screen's view."""
+    module, _, attribute = next(entry.view for entry in SCREENS if entry.name == name).partition(":")
     found: type[View] = getattr(import_module(f"relay_tui.views.{module}"), attribute)
     return found

@@ -9,7 +9,7 @@ A tour of twenty minutes, in this order:
 4. `sources`: the three passes over the events, which all tables share. `schema` has their columns, and `Day`.
 5. `tables`: the list of tables, each a pure function in a module of its own. Read `tables.refusals`, the simplest, then
    `tables.breakers` with `intervals` (how long a state lasted), then `tables.latency` with `percentiles`. At the end
-   `tables.daily` (the day's numbers), `tables.anomalies` (against those before), `tables.carried` (what is still open).
+   `tables.daily` (the day's numbers), `tables.anomalies` (against those before), `tables.carry_over` (still open).
 6. `report`: plain rows in, report.json and report.html out, without Spark. `report.shown` is the list of what is shown,
    `report.findings` the sentences on top, `report.page` the page.
 
@@ -17,6 +17,6 @@ Around it: `storage` is the only module that puts anything in its place, and say
 kept by day); `session` opens Spark here, on a cluster or over Connect, on the Java of `java`, sooner by `archive`;
 `settings` are config.json's, `progress` is what the supervisor reads meanwhile, `__main__` the command line.
 
-Nothing of the bus is imported but the event schema (`relay_core.events`), and nothing here runs in the supervisor's
+Of the bus, only the event schema (`relay_core.records.events`) is imported, and nothing here runs in the supervisor's
 process: it starts ``python -m spark`` and reads report.json.
 """

@@ -62,7 +62,7 @@ def _nightly(options: argparse.Namespace) -> int:
 
 
 def _java() -> int:
-    from spark.java import describe
+    from spark.engine.java import describe
 
     print(json.dumps(describe()))  # noqa: T201
     return 0

@@ -1,4 +1,4 @@
-"""Which days a run is about.
+"""Days: how much of a day can be analysed, and which days a run is for.
 
 1. A report is *behind* if there is none, if events have come in since it was made, or if it was made before its day was
    over and the day is over now.
@@ -14,8 +14,34 @@ import datetime as dt
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+DAY_MS = 86_400_000
 HISTORY_DAYS = 14
-"""Days before a day that it is compared with."""
+"""How many preceding days a day is compared with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """A UTC date, and how much of it can be analysed."""
+
+    date: dt.date
+    until_ms: int
+    """The end of the analysed time: the day's end, or now while the day is not over."""
+
+    @classmethod
+    def of(cls, day: dt.date, now_ms: int) -> Day:
+        """Return a day as of now."""
+        start = _start_ms(day)
+        return cls(day, min(start + DAY_MS, max(now_ms, start)))
+
+    @property
+    def start_ms(self) -> int:
+        """Return the day's first moment."""
+        return _start_ms(self.date)
+
+    @property
+    def is_over(self) -> bool:
+        """Return True if the whole day can be analysed."""
+        return self.until_ms - self.start_ms >= DAY_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,3 +101,7 @@ def choose(
     found = set(fresh)
     found.update(day for day in known if request.again or (day not in found and is_behind(day)))
     return sorted(day for day in found if request.wants(day, today))
+
+
+def _start_ms(day: dt.date) -> int:
+    return int(dt.datetime(day.year, day.month, day.day, tzinfo=dt.UTC).timestamp()) * 1000

@@ -21,8 +21,8 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from relay_core.events import EventKind
-from spark.schema import Day
+from relay_core.records.events import EventKind
+from spark.days import Day
 
 
 def states(incidents: DataFrame, day: Day, kind: EventKind, key: str, statuses: Sequence[str]) -> DataFrame:

@@ -21,17 +21,16 @@ from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-unt
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from spark.dated import dates
-from spark.days import HISTORY_DAYS, Request, choose
-from spark.ingest import Segment, find_new, ingest
-from spark.java import NoJavaError
-from spark.manifest import Manifest, read_manifest
+from spark.days import HISTORY_DAYS, Day, Request, choose
+from spark.engine.java import NoJavaError
+from spark.engine.session import open_session
+from spark.events.ingest import Segment, find_new, ingest
+from spark.events.manifest import Manifest, read_manifest
 from spark.one_day import OneDay
 from spark.progress import Part, Progress
-from spark.schema import Day
-from spark.session import open_session
 from spark.settings import Settings
-from spark.storage import Storage, StorageError
+from spark.storage.daily_table import dates
+from spark.storage.locations import Storage, StorageError
 
 OpenSession = Callable[[Settings, bool], AbstractContextManager[SparkSession]]
 """Given the settings and whether there is little to compute."""

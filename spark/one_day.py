@@ -5,7 +5,7 @@
 2. Each table is written in full; the report has its first rows, in the order of report/shown.py.
 3. A few tables are made at a time. On a small day a table is a job of milliseconds between planning in the driver; on
    a large one they share the cores.
-4. The day's numbers (`daily`) and what is still open (`carried`) are in place before the report is, and the report is
+4. The day's numbers (`daily`) and what is still open (`carry_over`) are in place before the report, and the report is
    swapped in whole, last: a kill at any instant leaves the report that was there, and the day is behind.
 """
 
@@ -23,23 +23,23 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, StringType, StructField, StructType
 
-from relay_core.events import EventKind
-from spark.dated import Dated, write
-from spark.days import HISTORY_DAYS
-from spark.ingest import read_day
-from spark.manifest import Manifest
+from relay_core.records.events import EventKind
+from spark.days import HISTORY_DAYS, Day
+from spark.events.ingest import read_day
+from spark.events.manifest import Manifest
+from spark.events.schema import EVENT_SCHEMA
+from spark.events.sources import incidents, steps, traffic
 from spark.progress import Part
 from spark.report.build import build
 from spark.report.headline import HEADLINE
+from spark.report.inputs import Table
+from spark.report.layout import LAYOUT
 from spark.report.page import page
-from spark.report.seen import Table
-from spark.report.shown import SHOWN
-from spark.schema import EVENT_SCHEMA, Day
-from spark.sources import incidents, steps, traffic
-from spark.storage import Storage
+from spark.storage.daily_table import DailyTable, write
+from spark.storage.locations import Storage
 from spark.tables import TABLES, Sources
 from spark.tables.anomalies import anomalies
-from spark.tables.carried import carried
+from spark.tables.carry_over import carry_over
 from spark.tables.daily import daily
 from spark.tables.senders import Limits
 
@@ -50,7 +50,7 @@ DAILY_SCHEMA = StructType(
     [StructField("metric", StringType()), StructField("key", StringType()), StructField("value", DoubleType())]
 )
 
-_SHOWN = {shown.name: shown for shown in SHOWN}
+_SHOWN = {shown.name: shown for shown in LAYOUT}
 _TABLES_DONE = 0.8
 
 
@@ -70,7 +70,7 @@ class OneDay:
         """
         began = monotonic()
         tables = self.output.below("tables")
-        open_things, numbers = Dated(tables, "carried", EVENT_SCHEMA), Dated(tables, "daily", DAILY_SCHEMA)
+        open_things, numbers = DailyTable(tables, "carried", EVENT_SCHEMA), DailyTable(tables, "daily", DAILY_SCHEMA)
         making = self.output.making(f"date={day.date}")
         place = self.output.below(making)
         handed_on = open_things.fingerprint(self.spark, day.date)
@@ -98,7 +98,7 @@ class OneDay:
         return handed_on is not None and handed_on != open_things.fingerprint(self.spark, day.date)
 
     @contextmanager
-    def _sources(self, tables: Storage, day: Day, open_things: Dated) -> Iterator[Sources]:
+    def _sources(self, tables: Storage, day: Day, open_things: DailyTable) -> Iterator[Sources]:
         events = read_day(self.spark, tables, day.date)
         handed_on = open_things.read(self.spark, open_things.before(day.date)[-1:])
         told = incidents(events).unionByName(handed_on.drop("date"))
@@ -109,11 +109,11 @@ class OneDay:
             for one in passes:
                 one.unpersist()
 
-    def _tables(self, sources: Sources, place: Storage, open_things: Dated) -> dict[str, _Made]:
+    def _tables(self, sources: Sources, place: Storage, open_things: DailyTable) -> dict[str, _Made]:
         """Make every table, and put down what the day hands on."""
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="table") as pool:
             making = {pool.submit(self._table, name, make(sources), place): name for name, make in TABLES.items()}
-            handing_on = carried(sources.incidents, sources.day)
+            handing_on = carry_over(sources.incidents, sources.day)
             handed_on = pool.submit(open_things.put, handing_on, sources.day.date)
             try:
                 for number, done in enumerate(as_completed(making), 1):

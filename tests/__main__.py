@@ -6,7 +6,7 @@
 2. `.venv` is made from nothing, and made again only when pyproject.toml, Python or the checkout's place has
    changed. A set-up that was interrupted leaves no stamp, so the next run starts over.
 3. Every static check runs, mypy beside the others, and all that failed are named; the tests run only once none has.
-4. All of it runs in a child process (tests/keeper.py). Whatever ends this command, no process and no temporary
+4. All of it runs in a child process (tests/kit/keeper.py). Whatever ends this command, no process and no temporary
    directory of it is left. pytest's closing line is the last one, and its exit code is ours.
 """
 
@@ -25,7 +25,7 @@ import venv
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.keeper import keep
+from tests.kit.keeper import keep
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
@@ -80,7 +80,7 @@ def run_checks(options: argparse.Namespace) -> None:
         sys.exit(f"failed: {', '.join(failed)} (pytest was not run)")
     # Three for each core: most of the time a test waits for the disk, a timer or the answer of another process.
     workers = min(8, 3 * (os.cpu_count() or 1))
-    # tests/serial.py says which runs beside which. The shorter the directory, the longer the names below it may be.
+    # tests/kit/serial.py says which runs beside which. The shorter the directory, the longer the names below it may be.
     spread = ["-n", str(workers), "--dist", "loadscope", f"--basetemp={tempfile.gettempdir()}/t"]
     quick = ["-m", "not slow"] if options.quick else []
     become("pytest", [*spread, *quick, *options.pytest])

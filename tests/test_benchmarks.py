@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.kit import ROOT
+
 TINY = ("--quick", "--rounds", "1", "--messages", "20")
 
 

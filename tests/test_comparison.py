@@ -17,9 +17,9 @@ import pytest
 from benchmarks.compare.programme import CLASSES, CONTESTANTS, METRICS, entry
 from benchmarks.compare.results import results
 from benchmarks.compare.table import table
-from tests.supervisor.cli_runner import until
+from tests.kit import ROOT
+from tests.kit.waiting import wait_until
 
-ROOT = Path(__file__).resolve().parent.parent
 COMPARE = (sys.executable, "-m", "benchmarks", "compare")
 TINY = ("--quick", "--rounds", "1", "--messages", "20")
 
@@ -91,10 +91,10 @@ def test_no_server_outlives_the_run(tmp_path: Path, by: signal.Signals) -> None:
     with under_way(tmp_path, "relay-socket", "nats") as (process, says):
         servers = [one for one in started_in(tmp_path).values() if "--data-dir" in one or "nats.conf" in one]
         assert len(servers) == 2
-        until(lambda: any(tmp_path.glob("run-*/*/mailboxes/*/new/*")))  # its worker has no ear for the runner now
+        wait_until(lambda: any(tmp_path.glob("run-*/*/mailboxes/*/new/*")))  # its worker has no ear for the runner now
         process.send_signal(by)
         assert says.read() == ""
-    until(lambda: not started_in(tmp_path))
+    wait_until(lambda: not started_in(tmp_path))
     if by is not signal.SIGKILL:
         assert list(tmp_path.iterdir()) == []
 
@@ -105,7 +105,7 @@ def test_no_server_outlives_its_worker(tmp_path: Path) -> None:
         os.kill(worker, signal.SIGKILL)
         assert says.read() == "nats ended early, with -9: its own words are above\n"
         assert process.wait() == 1
-    until(lambda: not started_in(tmp_path))
+    wait_until(lambda: not started_in(tmp_path))
 
 
 def test_ratios_are_made_within_a_round_and_say_how_many_times_as_good() -> None:

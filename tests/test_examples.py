@@ -9,21 +9,21 @@ import re
 import subprocess
 import sys
 from asyncio.subprocess import PIPE
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.supervisor.adapters.telegram.server import BotServer
-from tests.supervisor.daemon import READY_SECS, Daemon, a_daemon
-from tests.supervisor.inside import until
+from tests.kit import ROOT
+from tests.kit.daemon import Daemon
+from tests.kit.servers.telegram import BotServer
+from tests.kit.waiting import PATIENCE_SECS, until
 
-ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
 
 SAYS = {
     "loop.py": [
-        "relay.agent.bob has answered",
+        "relay.agent.bob answered",
         "relay.agent.ann is stopped: budget_exceeded",
         "$ relay dlq list",
         "cycle detected: relay.agent.bob already in chain",
@@ -34,13 +34,13 @@ SAYS = {
         "coder is asked: write the parser",
         "planner is asked: which Python?",
         "planner hears from relay.agent.coder: done, for Python 3.11",
-        "relay.agent.coder -> whoever asked: 8 calls left",
+        "relay.agent.coder -> the requester: 8 calls left",
     ],
     "worker_pool.py": [
-        "heard by 1 listener, though three have subscribed",
-        "ann has done the compiler\n",
-        "bob has done test ",
-        "cat has done test ",
+        "delivered to 1 mailbox and handled by one of three workers",
+        "ann did the compiler\n",
+        "bob did test ",
+        "cat did test ",
         "ann of builders did the compiler",
     ],
     "worker.py": ["15 / 3 = 5.0", "dead letter: division by zero", "replayed with {'divide': 15, 'by': 1}"],
@@ -69,12 +69,6 @@ def test_the_readmes_program_runs(tmp_path: Path) -> None:
     assert printed.splitlines() == ["relay.agent.ci: the tests are green", "relay.agent.backend done"]
 
 
-@pytest.fixture
-async def daemon(tmp_path: Path) -> AsyncIterator[Daemon]:
-    async with a_daemon(tmp_path) as daemon:
-        yield daemon
-
-
 async def start(name: str, *arguments: str, daemon: Daemon, **more: str) -> asyncio.subprocess.Process:
     """Start a script as cron or a person would: by its name, with `relay` on the PATH."""
     environment: Mapping[str, str] = {
@@ -99,7 +93,7 @@ async def test_the_cron_job_tells_a_person_once_and_only_if_it_may(daemon: Daemo
 
         async def notify(person: int, limit: int) -> tuple[int | None, str]:
             script = await start("cron_notify.sh", f"relay.human.telegram.tg.{person}", "/", str(limit), daemon=daemon)
-            async with asyncio.timeout(READY_SECS):
+            async with asyncio.timeout(PATIENCE_SECS):
                 _, complaint = await script.communicate()
             return script.returncode, complaint.decode()
 
@@ -119,7 +113,7 @@ async def test_the_shell_agent_answers_and_acknowledges(daemon: Daemon) -> None:
         try:
             for text, counted in (("one two three", "3 words"), ("", "0 words")):
                 asked = {"content": text}
-                answer = await operator.request("relay.agent.counter", asked, sender="relay.me", timeout=READY_SECS)
+                answer = await operator.request("relay.agent.counter", asked, sender="relay.me", timeout=PATIENCE_SECS)
                 assert (answer.sender, answer.payload) == ("relay.agent.counter", {"content": counted})
 
             async def is_done() -> bool:

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from relay_core import __version__
-from tests.installed import PACKAGES, Installed, build, installed
-from tests.supervisor.cli_runner import until
-from tests.tui.terminal import Terminal
+from tests.kit.installed import PACKAGES, Installed, build, installed
+from tests.kit.terminal import Terminal
+from tests.kit.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -31,14 +31,15 @@ for package in {PACKAGES!r}:
 """
 
 REPORT = """{
+    "version": 1,
     "date": "2026-01-31", "until": "2026-02-01T00:00:00Z", "complete": true, "madeAt": "2026-02-01T02:15:00Z",
     "tookSecs": 1, "ingestedAt": 0, "events": 0, "attentionCount": 0, "attention": [], "headline": [], "plots": [],
     "tables": {}, "data": {"events": 0, "segments": 0, "badLines": {}, "unknownKinds": {}}
 }"""
 MAKE_PAGE = f"""
-from spark.report.model import Report
+from relay_core.protocol.report import NightlyReport
 from spark.report.page import page
-print(page(Report.model_validate_json({REPORT!r})))
+print(page(NightlyReport.model_validate_json({REPORT!r})))
 """
 
 
@@ -54,7 +55,7 @@ def supervisor(relay: Installed) -> Iterator[None]:
     with log.open("wb") as file:
         process = subprocess.Popen(relay.command("relay-supervisor", "run"), stdout=file, stderr=file)
     try:
-        until(lambda: (relay.home / ".dork/relay/relay.sock").exists() or process.poll() is not None)
+        wait_until(lambda: (relay.home / ".dork/relay/relay.sock").exists() or process.poll() is not None)
         assert process.poll() is None, log.read_text()
         yield
     finally:

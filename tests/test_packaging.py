@@ -9,7 +9,8 @@ from zipfile import ZipFile
 import pytest
 
 from relay_core import __version__
-from tests.installed import PACKAGES, ROOT, Built, build
+from tests.kit import ROOT
+from tests.kit.installed import PACKAGES, Built, build
 
 
 @pytest.fixture(scope="module")

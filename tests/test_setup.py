@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).resolve().parent
+from tests.kit import ROOT
 
 PROJECT = """
 [build-system]
@@ -40,9 +40,9 @@ def build_editable(directory, settings=None, metadata=None):
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    (tmp_path / "tests").mkdir()
-    for name in ("__init__.py", "__main__.py", "keeper.py"):
-        shutil.copy(TESTS / name, tmp_path / "tests")
+    (tmp_path / "tests" / "kit").mkdir(parents=True)
+    for name in ("__init__.py", "__main__.py", "kit/__init__.py", "kit/keeper.py"):
+        shutil.copy(ROOT / "tests" / name, tmp_path / "tests" / name)
     (tmp_path / "pyproject.toml").write_text(PROJECT)
     (tmp_path / "backend.py").write_text(BACKEND)
     return tmp_path

@@ -1,4 +1,4 @@
-"""The floor: the bare loop of benchmarks/floor.py, which every Maildir must at least cost.
+"""The floor: the bare loop of benchmarks/rig/floor.py, which every Maildir must at least cost.
 
 It knows of no readers. For the fan-out it writes ten files, and the same loop then reads and removes them: what ten
 readers would have to do, without their being woken.
@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from benchmarks import floor
 from benchmarks.compare.contestant import PAYLOAD, Contestant, Durability, Entry, in_threads
+from benchmarks.rig import floor
 
 
 class Floor:

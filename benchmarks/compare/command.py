@@ -18,7 +18,7 @@ from benchmarks.compare.runner import run
 from benchmarks.compare.table import table
 from benchmarks.compare.worker import RATE
 from benchmarks.harness import positive
-from benchmarks.place import file_system, workplace
+from benchmarks.rig.workplace import file_system, workplace
 
 
 def main(arguments: list[str]) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.compare.contestant import PAYLOAD, Contestant, Durability, Entry, in_tasks
-from benchmarks.nats_server import binary, nats_server
+from benchmarks.rig.nats_server import binary, nats_server
 
 if TYPE_CHECKING:
     from nats.aio.client import Client

@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from benchmarks.compare.contestant import IN_FLIGHT, PAYLOAD, Contestant, Durability, Entry
-from benchmarks.servers import server
+from benchmarks.rig.servers import server
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

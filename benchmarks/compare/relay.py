@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Literal
 
 from benchmarks.compare.contestant import PAYLOAD, Contestant, Durability, Entry, in_tasks
-from benchmarks.daemon import supervisor
-from benchmarks.running import config
-from relay_core.client import RelayClient
-from relay_core.client_streams import MessageStream
+from benchmarks.rig.daemon import supervisor
+from benchmarks.rig.running import config
+from relay_core.client.client import RelayClient
+from relay_core.client.streams import MessageStream
 from relay_core.core import RelayCore
-from relay_core.envelope import Envelope
+from relay_core.messages.envelope import Envelope
 
 SENDER = "relay.bench.sender"
 _SETTING: dict[Durability, Literal["fsync", "os"]] = {"power": "fsync", "kill": "os"}

@@ -23,8 +23,8 @@ from typing import IO
 
 from benchmarks.compare.contestant import Durability, Task
 from benchmarks.compare.programme import ROUNDS, entry
-from benchmarks.servers import tied
-from relay_core.journal import sync_file_system
+from benchmarks.rig.servers import tied
+from relay_core.journal.journal import sync_file_system
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 _END_SECS = 30.0

@@ -20,7 +20,7 @@ from typing import cast
 
 from benchmarks.compare.contestant import READERS, Contestant, Durability, Listening, Task
 from benchmarks.compare.programme import entry
-from benchmarks.servers import memory_mb
+from benchmarks.rig.servers import memory_mb
 
 RATE = 200
 WARM = 32

@@ -1,4 +1,4 @@
-"""A whole adapter in one file: what agents write to ``relay.folder.ID`` lands in a folder, what you drop there is sent.
+"""A complete adapter in one file: messages to ``relay.folder.ID`` become files, and files you drop are published.
 
 adapters.json: {"adapters": [{"id": "desk", "path": "/path/to/examples/adapters/folder.py",
                               "config": {"folder": "/home/me/desk", "to": "relay.agent.helper"}}]}
@@ -48,8 +48,8 @@ class FolderAdapter:
         me = self.patterns[0]
         while True:
             for path in sorted(self.config.folder.glob("*.txt")):
-                with suppress(OSError):  # gone again, or not ours to read
-                    same = f"{path.name}-{path.stat().st_mtime_ns}"  # sent once, even if we die before the next line
+                with suppress(OSError):  # deleted meanwhile, or not readable
+                    same = f"{path.name}-{path.stat().st_mtime_ns}"  # published once, even after a crash before unlink
                     await context.publish(self.config.to, {"content": path.read_text()}, sender=me, dedupe_id=same)
                     path.unlink()
             await asyncio.sleep(self.config.look_every_secs)

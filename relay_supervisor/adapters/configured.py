@@ -28,12 +28,12 @@ from relay_core.clock import Clock, Timer, call_later, sleep
 from relay_core.core import RelayCore
 from relay_core.errors import Closed, ConfigError, NotFound, RelayError
 from relay_core.limited_log import LimitedLog
-from relay_core.operations import ConfiguredAdapter
+from relay_core.messages.operator_views import ConfiguredAdapter
+from relay_core.storage.file_watch import FileWatch
 from relay_core.tasks import Tasks
-from relay_core.watch import FileWatch
 from relay_supervisor.adapters.file import AdaptersFile, Entry, read_adapters, set_enabled, unknown_adapter
 from relay_supervisor.adapters.loading import Prepared, blot_out, prepare
-from relay_supervisor.vault import Vault
+from relay_supervisor.observability.secrets import SecretRedactor
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class _Slot:
     """Whether an operator wants a new one of the same entry."""
     problem: str | None = None
     warning: str | None = None
-    conceal: Callable[[str], str] | None = field(default=None, repr=False)
+    redact: Callable[[str], str] | None = field(default=None, repr=False)
     """Cuts the secrets of the entry out of a text, once it is known which they are."""
     restarts: int = 0
     failures: int = 0
@@ -87,16 +87,16 @@ class _Slot:
 class ConfiguredAdapters:
     """Run the adapters of a file on a bus."""
 
-    def __init__(self, relay: RelayCore, path: Path, clock: Clock, vault: Vault | None = None) -> None:
+    def __init__(self, relay: RelayCore, path: Path, clock: Clock, redactor: SecretRedactor | None = None) -> None:
         self.problem: str | None = None
         """What is wrong with the file as a whole, or with a binding."""
         self._relay = relay
         self._path = path
         self._clock = clock
         self._log = LimitedLog(logger, clock)
-        self._vault = vault or Vault()
+        self._redactor = redactor or SecretRedactor()
         self._slots: dict[str, _Slot] = {}
-        self._read = relay.bus.data_dir.read
+        self._read = relay.data_dir.read
         self._reloading = asyncio.Lock()
         self._tasks = Tasks()
         self._stack = AsyncExitStack()
@@ -108,7 +108,7 @@ class ConfiguredAdapters:
             watch = FileWatch(self._path.parent, [self._path.name], self._file_changed)
             # Watched before it is read: a change in between is seen.
             await stack.enter_async_context(watch)
-            with self._relay.bus.adapters.held():
+            with self._relay.hold_adapters():
                 await self.reload()
             self._tasks.start(self._keep_probing(), name="adapter-probes")
             self._stack = stack.pop_all()
@@ -245,15 +245,15 @@ class ConfiguredAdapters:
         """Make an adapter of the slot's entry and let it take its place; never raises for what an adapter does."""
         entry = slot.entry
         try:
-            slot.conceal = None
+            slot.redact = None
             prepared = await self._prepare(entry)
-            slot.conceal = prepared.conceal
+            slot.redact = prepared.redact
             self._warn(slot, prepared.warning)
             adapter = prepared.make()
             if slot.running is None:
-                await self._relay.add_adapter(adapter, conceal=prepared.conceal)
+                await self._relay.add_adapter(adapter, redact=prepared.redact)
             else:
-                await self._relay.replace_adapter(adapter, conceal=prepared.conceal)
+                await self._relay.replace_adapter(adapter, redact=prepared.redact)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -280,7 +280,7 @@ class ConfiguredAdapters:
         """Find and check off the loop, since a plugin may import or read for long."""
         try:
             async with asyncio.timeout(LOAD_TIMEOUT_SECS):
-                return await asyncio.to_thread(prepare, entry, self._path.parent, self._vault)
+                return await asyncio.to_thread(prepare, entry, self._path.parent, self._redactor)
         except TimeoutError:
             # Not tried again by itself: each try would cost one more thread that never ends.
             raise ConfigError(f"its type was not loaded within {LOAD_TIMEOUT_SECS:g} s: look at what it does") from None
@@ -391,4 +391,4 @@ def _say(error: BaseException, slot: _Slot) -> str:
     text = " ".join((error.message if isinstance(error, RelayError) else f"{type(error).__name__}: {error}").split())
     if isinstance(error, ConfigError):
         return text  # it names keys, and quotes nothing
-    return slot.conceal(text) if slot.conceal is not None else blot_out(text, slot.entry.config)
+    return slot.redact(text) if slot.redact is not None else blot_out(text, slot.entry.config)

@@ -26,13 +26,13 @@ from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
-from relay_core.bindings import Binding
 from relay_core.config import explain_unknown
 from relay_core.errors import ConfigError, NotFound
-from relay_core.files import Reader, atomic_write
-from relay_core.model import first_problem
-from relay_core.own_files import Unreadable, read_own
-from relay_core.subjects import adapter_subject, is_subject
+from relay_core.messages.base import first_problem
+from relay_core.messages.subjects import adapter_subject, is_subject
+from relay_core.rules.bindings import Binding
+from relay_core.storage.atomic_file import FileReader, atomic_write
+from relay_core.storage.trusted_file import UntrustedFile, read_trusted
 
 _FILE_KEYS = ["adapters", "bindings"]
 _ENTRY_KEYS = ["id", "type", "path", "enabled", "config"]
@@ -70,7 +70,7 @@ class AdaptersFile:
     bindings: tuple[Binding, ...] = ()
 
 
-def read_adapters(path: Path, read: Reader = read_own) -> AdaptersFile:
+def read_adapters(path: Path, read: FileReader = read_trusted) -> AdaptersFile:
     """Return what the file says; blocks, and raises nothing."""
     try:
         return _interpret(_load(path, read), path)
@@ -78,7 +78,7 @@ def read_adapters(path: Path, read: Reader = read_own) -> AdaptersFile:
         return AdaptersFile(None, error.message)
 
 
-def set_enabled(path: Path, adapter_id: str, enabled: bool, read: Reader = read_own) -> None:
+def set_enabled(path: Path, adapter_id: str, enabled: bool, read: FileReader = read_trusted) -> None:
     """Switch an entry on or off, durably; blocks.
 
     Raises:
@@ -108,14 +108,14 @@ def unknown_adapter(adapter_id: str, known: Iterable[str]) -> NotFound:
     return NotFound(f"no adapter {adapter_id} in adapters.json; there are: {there}", what=adapter_id)
 
 
-def _load(path: Path, read: Reader) -> dict[str, Any]:
+def _load(path: Path, read: FileReader) -> dict[str, Any]:
     try:
         document = json.loads(read(path).decode(), parse_constant=_refuse_constant)
     except FileNotFoundError:
         return {}
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}", path=str(path)) from error
-    except Unreadable as error:
+    except UntrustedFile as error:
         raise ConfigError(str(error), path=str(path)) from None
     except RecursionError:
         raise ConfigError(f"{path} is nested too deeply", path=str(path)) from None

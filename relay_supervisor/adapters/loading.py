@@ -27,17 +27,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
-from relay_core.adapter_shape import read_shape
+from relay_core.adapters.secret import Secret, declares_secrets, find_secrets
+from relay_core.adapters.validation import read_shape
 from relay_core.config import explain_unknown
 from relay_core.errors import ConfigError
-from relay_core.own_files import Unreadable, check_way
-from relay_core.secret import Secret, declares_secrets, find_secrets
+from relay_core.storage.trusted_file import UntrustedFile, check_path
 from relay_supervisor.adapters.file import Entry
-from relay_supervisor.redaction import is_secret_name
-from relay_supervisor.vault import REDACTED, SHORTEST_SECRET, Vault
+from relay_supervisor.observability.redaction import is_secret_name
+from relay_supervisor.observability.secrets import REDACTED, SHORTEST_SECRET, SecretRedactor
 
 if TYPE_CHECKING:
-    from relay_core.adapter import Adapter
+    from relay_core.adapters.interface import Adapter
 
 AdapterType = Callable[[str, Any], "Adapter"]
 
@@ -46,7 +46,7 @@ class Prepared(NamedTuple):
     """An entry that can be used."""
 
     make: Callable[[], Adapter]
-    conceal: Callable[[str], str]
+    redact: Callable[[str], str]
     """Cuts its secrets out of a text."""
     warning: str | None
     """What an operator had better change."""
@@ -67,7 +67,7 @@ _SHOWN_ERRORS = 3
 _QUOTED_INPUT = re.compile(r" ?\[type=\w+, input_value=.*?, input_type=\w+\]", re.DOTALL)
 
 
-def prepare(entry: Entry, directory: Path, vault: Vault) -> Prepared:
+def prepare(entry: Entry, directory: Path, redactor: SecretRedactor) -> Prepared:
     """Find an entry's type, check its config, and return what makes the adapter; blocks, imports and reads.
 
     Raises:
@@ -75,7 +75,7 @@ def prepare(entry: Entry, directory: Path, vault: Vault) -> Prepared:
     """
     if entry.problem is not None:
         raise ConfigError(entry.problem)
-    conceal: Callable[[str], str] = lambda text: blot_out(text, entry.config)  # noqa: E731 - a partial's repr has it
+    redact: Callable[[str], str] = lambda text: blot_out(text, entry.config)  # noqa: E731 - a partial's repr has it
     try:
         if entry.path is not None:
             make = load_file(directory / entry.path, module_name=f"relay_plugin_{entry.id}")
@@ -83,11 +83,11 @@ def prepare(entry: Entry, directory: Path, vault: Vault) -> Prepared:
             make = find_type(entry.type or "")
         model = _config_model(make)
         if model is not None and declares_secrets(model):
-            conceal = vault.conceal
-        config = check_config(model, entry.config, directory, vault)
+            redact = redactor.redact
+        config = check_config(model, entry.config, directory, redactor)
     except ConfigError as error:
-        raise ConfigError(conceal(error.message), key=error.key) from None
-    return Prepared(lambda: _make(make, entry, config, conceal), conceal, _warn(config))
+        raise ConfigError(redact(error.message), key=error.key) from None
+    return Prepared(lambda: _make(make, entry, config, redact), redact, _warn(config))
 
 
 def find_type(name: str) -> AdapterType:
@@ -121,9 +121,9 @@ def load_file(path: Path, *, module_name: str = "relay_plugin") -> AdapterType:
         ConfigError: if the file is not there, not safe, fails, or has no adapter.
     """
     try:
-        path = Path(check_way(path))
+        path = Path(check_path(path))
         code = _read_safely(path)
-    except Unreadable as error:
+    except UntrustedFile as error:
         raise ConfigError(f"the plugin {path} is not run: {error}", key="path") from None
     except (OSError, RuntimeError, ValueError) as error:  # a loop of links, an impossible name
         why = error.strerror if isinstance(error, OSError) else error
@@ -145,7 +145,9 @@ def load_file(path: Path, *, module_name: str = "relay_plugin") -> AdapterType:
         raise
 
 
-def check_config(model: type[BaseModel] | None, config: dict[str, Any], directory: Path, vault: Vault) -> Any:
+def check_config(
+    model: type[BaseModel] | None, config: dict[str, Any], directory: Path, redactor: SecretRedactor
+) -> Any:
     """Return the config as the adapter gets it; the vault knows its secrets then, even if it is refused.
 
     Raises:
@@ -161,7 +163,7 @@ def check_config(model: type[BaseModel] | None, config: dict[str, Any], director
     except (Exception, SystemExit) as error:
         raise ConfigError(f"its config_model failed: {_one_line(error)}", key="config") from None
     finally:
-        vault.add(secret.reveal() for secret in secrets)
+        redactor.add(secret.reveal() for secret in secrets)
 
 
 def _config_model(make: AdapterType) -> type[BaseModel] | None:
@@ -193,14 +195,14 @@ def blot_out(text: str, config: Mapping[str, Any]) -> str:
     return text
 
 
-def _make(make: AdapterType, entry: Entry, config: Any, conceal: Callable[[str], str]) -> Adapter:
+def _make(make: AdapterType, entry: Entry, config: Any, redact: Callable[[str], str]) -> Adapter:
     try:
         adapter = make(entry.id, config)
         shape = read_shape(adapter)
     except ConfigError as error:
-        raise ConfigError(conceal(error.message), key=error.key) from None
+        raise ConfigError(redact(error.message), key=error.key) from None
     except (Exception, SystemExit) as error:
-        raise ConfigError(conceal(f"it cannot be made: {_one_line(error)}")) from None
+        raise ConfigError(redact(f"it cannot be made: {_one_line(error)}")) from None
     if shape.id != entry.id:
         raise ConfigError(f"it calls itself {shape.id}: an adapter must have the id that it is given", key="id")
     return adapter
@@ -213,7 +215,7 @@ def _read_safely(path: Path) -> bytes:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             raise ConfigError(f"the plugin {path} is no file", key="path")
-        if not os.path.samestat(found, os.stat(check_way(path))):
+        if not os.path.samestat(found, os.stat(check_path(path))):
             raise ConfigError(f"the plugin {path} was replaced while it was read", key="path")
         with open(descriptor, "rb", closefd=False) as file:
             return file.read()

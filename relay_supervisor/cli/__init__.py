@@ -27,43 +27,43 @@ class Listed:
 
 COMMANDS: dict[str, list[Listed]] = {
     "See": [
-        Listed("status", "status:app", "How everything is doing, problems first."),
-        Listed("endpoints", "endpoints:app", "Subjects with a mailbox: list, add, rm."),
-        Listed("breakers", "breakers:app", "Circuit breakers: list, reset, force."),
-        Listed("senders", "breakers:senders_app", "What each sender has used of its rate limit."),
-        Listed("trace", "trace:app", "What became of a message, hop by hop."),
-        Listed("traces", "trace:list_app", "Messages by id, subject, sender or status, newest first."),
-        Listed("report", "reports:app", "Nightly reports: list, show, run."),
+        Listed("status", "operate.status:app", "How everything is doing, problems first."),
+        Listed("endpoints", "operate.endpoints:app", "Subjects with a mailbox: list, add, rm."),
+        Listed("breakers", "operate.breakers:app", "Circuit breakers: list, reset, force."),
+        Listed("senders", "operate.breakers:senders_app", "What each sender has used of its rate limit."),
+        Listed("trace", "messages.traces:app", "What became of a message, hop by hop."),
+        Listed("traces", "messages.traces:list_app", "Messages by id, subject, sender or status, newest first."),
+        Listed("report", "operate.reports:app", "Nightly reports: list, show, run."),
     ],
     "Send and receive": [
-        Listed("publish", "publish:app", "Publish a message, or many; wait for an answer."),
-        Listed("subscribe", "subscribe:app", "Print messages as JSON lines as they come."),
-        Listed("inbox", "inbox:app", "Look at waiting messages, or claim them."),
-        Listed("ack", "inbox:ack_app", "Finish a claimed message."),
-        Listed("fail", "inbox:fail_app", "Make a dead letter of a claimed message."),
+        Listed("publish", "messages.publish:app", "Publish a message, or many; wait for an answer."),
+        Listed("subscribe", "messages.subscribe:app", "Print messages as JSON lines as they come."),
+        Listed("inbox", "messages.inbox:app", "Look at waiting messages, or claim them."),
+        Listed("ack", "messages.inbox:ack_app", "Finish a claimed message."),
+        Listed("fail", "messages.inbox:fail_app", "Make a dead letter of a claimed message."),
     ],
     "Agents": [
-        Listed("agent", "agent:app", "Agents: list, add (with their configuration), rm."),
-        Listed("hook", "hook:app", "Unread mail for an agent's session: for the agent's hooks."),
-        Listed("mcp", "mcp:app", "The bus as six tools for an agent that speaks MCP, over stdin and stdout."),
+        Listed("agent", "programs.agent:app", "Agents: list, add (with their configuration), rm."),
+        Listed("hook", "programs.hook:app", "Unread mail for an agent's session: for the agent's hooks."),
+        Listed("mcp", "programs.mcp:app", "The bus as six tools for an agent that speaks MCP, over stdin and stdout."),
     ],
     "Repair": [
-        Listed("dlq", "dlq:app", "Dead letters: list, groups, show, plan, replay, edit, purge, export ..."),
+        Listed("dlq", "dead_letters.dlq:app", "Dead letters: list, show, plan, replay, edit, purge, export ..."),
     ],
     "Operate": [
-        Listed("adapters", "adapters:app", "Adapters: list, enable, disable, test, reload."),
-        Listed("access", "access:app", "Who may publish to what: list, add, rm."),
-        Listed("token", "access:token_app", "Tokens for agents: list, add, rm."),
-        Listed("jobs", "jobs:app", "Scheduled upkeep: list, run, cancel."),
-        Listed("config", "config:app", "The configuration in force: show, reload."),
-        Listed("demo", "demo:app", "The dashboard on live demo traffic."),
+        Listed("adapters", "operate.adapters:app", "Adapters: list, enable, disable, test, reload."),
+        Listed("access", "operate.access:app", "Who may publish to what: list, add, rm."),
+        Listed("token", "operate.access:token_app", "Tokens for agents: list, add, rm."),
+        Listed("jobs", "operate.jobs:app", "Scheduled upkeep: list, run, cancel."),
+        Listed("config", "operate.config:app", "The configuration in force: show, reload."),
+        Listed("demo", "programs.demo:app", "The dashboard on live demo traffic."),
     ],
 }
 """Every command, under the headings of ``relay --help``."""
 
 
-LIGHT = ("hook", "mcp")
-"""Commands that import the standard library alone: each is a module of relay_supervisor/shim."""
+LIGHT = {"hook": "relay_supervisor.agents.hooks.command", "mcp": "relay_supervisor.agents.mcp.command"}
+"""Commands that agents start all the time: they import the standard library only."""
 
 
 def main() -> None:
@@ -79,7 +79,7 @@ def main() -> None:
         from importlib import import_module
 
         name, args = light
-        code = import_module(f"relay_supervisor.shim.{name}").main(args)
+        code = import_module(LIGHT[name]).main(args)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)  # there is nothing left to tidy up, and that alone would take 4 ms

@@ -14,7 +14,7 @@ from relay_supervisor.cli.entry import UsageError
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from relay_core.deadletters import DeadLetterFilter
+    from relay_core.messages.dead_letter import DeadLetterFilter
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)")
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
@@ -25,7 +25,7 @@ def complete_subject(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the endpoints that a word may become; none if nobody can be asked."""
     import asyncio
 
-    from relay_core.client import RelayClient
+    from relay_core.client.client import RelayClient
 
     async def ask() -> list[str]:
         async with (
@@ -94,8 +94,8 @@ def dead_letter_filter(
     Raises:
         UsageError: if one of them cannot be read.
     """
-    from relay_core.deadletters import DeadLetterFilter
-    from relay_core.filter_language import FilterError, parse_filter
+    from relay_core.messages.dead_letter import DeadLetterFilter
+    from relay_core.messages.filter_language import FilterError, parse_filter
 
     if where is not None:
         try:

@@ -20,7 +20,7 @@ import typer
 from relay_supervisor.cli.entry import say
 
 if TYPE_CHECKING:
-    from relay_core.client import RelayClient
+    from relay_core.client.client import RelayClient
 
 TIMEOUT_SECS = 30.0
 """How long the supervisor may take for an answer."""
@@ -60,7 +60,7 @@ class Session:
 
     def new_client(self, timeout: float | None = None) -> RelayClient:
         """Return a client that is not connected yet."""
-        from relay_core.client import RelayClient
+        from relay_core.client.client import RelayClient
 
         return RelayClient(
             self.socket, data_dir=self.data_dir, token=self.token, name="relay", timeout=timeout or TIMEOUT_SECS

@@ -62,7 +62,7 @@ def guarded(name: str, body: Callable[[], int | None]) -> int:
     except Exception as error:
         if os.environ.get("RELAY_DEBUG"):
             raise
-        from relay_core.files import is_full
+        from relay_core.storage.atomic_file import is_full
 
         code, text = explain(error)
         say(f"{name}: {text}")
@@ -78,7 +78,7 @@ def discard_stdout() -> None:
 
 def say(text: str) -> None:
     """Write a line to stderr, made safe for a terminal."""
-    from relay_supervisor.cli.show import safe
+    from relay_supervisor.cli.output import safe
 
     print(safe(text), file=sys.stderr, flush=True)  # noqa: T201
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from relay_core.envelope import Envelope
 from relay_core.errors import RelayError
-from relay_core.signals import SignalType
-from relay_tui.demo.script import NEWS, QUESTIONS, REFUSALS, WISHES
-from relay_tui.demo.stage import Member, Stage, Trouble
+from relay_core.messages.envelope import Envelope
+from relay_core.messages.signals import SignalType
+from relay_tui.demo.bus_access import BusAccess, HandlerError, Workload
+from relay_tui.demo.sample_texts import NEWS, QUESTIONS, REFUSALS, WISHES
 
 DESKS = ("relay.desk.ada", "relay.desk.bo", "relay.desk.chen")
 PLANNER = "relay.agent.planner"
@@ -53,81 +53,81 @@ SAYINGS = {
 TEAMS = ("relay.team.blue", "relay.team.green", "relay.team.red")
 
 
-async def people(stage: Stage) -> None:
+async def people(bus: BusAccess) -> None:
     """Ask for something, all day long."""
     number = 1000
     first = ["wish", "circle", "long", "thrifty", "question"]  # everything can be seen early on
     while True:
-        kind = first.pop(0) if first else stage.luck.choices(list(KINDS), list(KINDS.values()))[0]
+        kind = first.pop(0) if first else bus.random.choices(list(KINDS), list(KINDS.values()))[0]
         number += 1
-        text = stage.luck.choice(QUESTIONS if kind == "question" else WISHES)
-        desk = stage.luck.choice(DESKS)
-        await stage.tell(
+        text = bus.random.choice(QUESTIONS if kind == "question" else WISHES)
+        desk = bus.random.choice(DESKS)
+        await bus.publish(
             PLANNER,
             {"content": text, "task": f"T-{number}", "kind": kind},
             sender=desk,
             reply_to=desk,
             budget={"callBudgetRemaining": 2} if kind == "thrifty" else None,
         )
-        await stage.pause(0.5, 1.3)
+        await bus.pause(0.5, 1.3)
 
 
-async def agent(subject: str, stage: Stage) -> None:
+async def agent(subject: str, bus: BusAccess) -> None:
     """Take work, and pass it on."""
 
     async def work(envelope: Envelope) -> None:
         task: Any = envelope.payload
         if not isinstance(task, dict):
-            raise Trouble(f"{subject} takes tasks, and this is none")
-        await stage.hint(subject, SignalType.PROGRESS, "working", {"task": task.get("task")})
-        await stage.pause(*PACE.get(subject, (0.02, 0.15)))
+            raise HandlerError(f"{subject} takes tasks, and this is none")
+        await bus.signal(subject, SignalType.PROGRESS, "working", {"task": task.get("task")})
+        await bus.pause(*PACE.get(subject, (0.02, 0.15)))
         for following in ROUTES[subject].get(str(task.get("kind")), ()):
             to = envelope.reply_to if following == "desk" else following
             if to is not None:
                 text = SAYINGS[subject].format(task.get("content"))
                 said = {**task, "content": text.partition(": ")[0] + ": " + text.rpartition(": ")[2]}
-                await stage.tell(to, said, sender=subject, parent_id=envelope.id, reply_to=envelope.reply_to)
+                await bus.publish(to, said, sender=subject, parent_id=envelope.id, reply_to=envelope.reply_to)
 
-    await stage.consume(subject, work)
+    await bus.consume(subject, work)
 
 
-async def desk(subject: str, stage: Stage) -> None:
+async def desk(subject: str, bus: BusAccess) -> None:
     """Read one's mail in the pauses of a busy day, and refuse some of it."""
     read = 0
     while True:
-        await stage.pause(3.0, 6.0)
-        await stage.hint(subject, SignalType.TYPING, "active")
-        for envelope in await stage.client.claim(subject, 8):
+        await bus.pause(3.0, 6.0)
+        await bus.signal(subject, SignalType.TYPING, "active")
+        for envelope in await bus.client.claim(subject, 8):
             read += 1
             try:
                 if read % 20 == 3:
-                    await stage.client.fail(subject, envelope.id, stage.luck.choice(REFUSALS))
+                    await bus.client.fail(subject, envelope.id, bus.random.choice(REFUSALS))
                 else:
-                    await stage.client.complete(subject, envelope.id)
+                    await bus.client.complete(subject, envelope.id)
             except RelayError:  # an operator was faster
                 continue
 
 
-async def announcer(stage: Stage) -> None:
+async def announcer(bus: BusAccess) -> None:
     """Tell all teams at once."""
     while True:
-        await stage.tell("relay.team.*", {"content": stage.luck.choice(NEWS)}, sender=PLANNER)
-        await stage.pause(3.0, 5.0)
+        await bus.publish("relay.team.*", {"content": bus.random.choice(NEWS)}, sender=PLANNER)
+        await bus.pause(3.0, 5.0)
 
 
-async def team(subject: str, stage: Stage) -> None:
+async def team(subject: str, bus: BusAccess) -> None:
     """Hear what is announced; the red team is out of the office now and then."""
 
     async def hear(envelope: Envelope) -> None:
-        if subject == "relay.team.red" and stage.in_spell(every=20, lasting=6):
-            raise Trouble("everybody is out of the office until Monday")
+        if subject == "relay.team.red" and bus.is_active(every=20, duration=6):
+            raise HandlerError("everybody is out of the office until Monday")
 
-    await stage.consume(subject, hear)
+    await bus.consume(subject, hear)
 
 
 MAILBOXES = (*ROUTES, *DESKS, *TEAMS)
 
-MEMBERS: dict[str, Member] = {
+WORKLOADS: dict[str, Workload] = {
     "people": people,
     **{subject: partial(agent, subject) for subject in ROUTES},
     **{subject: partial(desk, subject) for subject in DESKS},

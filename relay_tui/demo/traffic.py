@@ -1,8 +1,8 @@
 """The cast of the demo, in one process: ``python -m relay_tui.demo.traffic --socket S --data-dir D --hooks FD``.
 
-1. `CAST` is everybody. Each is one small coroutine that goes on for ever, all of them through one `RelayClient`.
-2. Nothing ends the show: whoever stumbles (the supervisor was restarted, an operator has removed something) is
-   noted in the log and begins again after a moment.
+1. `ALL_WORKLOADS` lists the workloads. Each is one small coroutine that never ends; all share one `RelayClient`.
+2. A workload that fails (the supervisor was restarted, an operator removed an endpoint) is logged and restarted after
+   a moment.
 3. SIGTERM ends it. Everybody else on the machine goes first (nice).
 """
 
@@ -17,16 +17,21 @@ import socket
 from functools import partial
 from pathlib import Path
 
-from relay_core.client import RelayClient
+from relay_core.client.client import RelayClient
 from relay_core.clock import SystemClock
 from relay_core.errors import RelayError
-from relay_tui.demo import agents, letters, outside, trouble
-from relay_tui.demo.stage import Member, Stage
+from relay_tui.demo import agents, dead_letters, external, failing
+from relay_tui.demo.bus_access import BusAccess, Workload
 
-CAST: dict[str, Member] = {**agents.MEMBERS, **trouble.MEMBERS, **letters.MEMBERS, **outside.MEMBERS}
+ALL_WORKLOADS: dict[str, Workload] = {
+    **agents.WORKLOADS,
+    **failing.WORKLOADS,
+    **dead_letters.WORKLOADS,
+    **external.WORKLOADS,
+}
 """Everybody, by name."""
 
-MAILBOXES = (*agents.MAILBOXES, *trouble.MAILBOXES, *letters.MAILBOXES)
+MAILBOXES = (*agents.MAILBOXES, *failing.MAILBOXES, *dead_letters.MAILBOXES)
 """Where they receive. All are there before the first word is said."""
 
 SEED = 5
@@ -36,11 +41,11 @@ _AGAIN_SECS = 1.0
 logger = logging.getLogger(__name__)
 
 
-async def perform(name: str, member: Member, stage: Stage) -> None:
+async def perform(name: str, member: Workload, bus: BusAccess) -> None:
     """Let a member play for ever."""
     while True:
         try:
-            await member(stage)
+            await member(bus)
         except RelayError as error:
             logger.warning("%s: %s", name, error)
         except Exception:
@@ -50,15 +55,15 @@ async def perform(name: str, member: Member, stage: Stage) -> None:
 
 async def play(path: Path, data_dir: Path, listener: socket.socket | None) -> None:
     """Play until cancelled."""
-    cast = dict(CAST)
+    cast = dict(ALL_WORKLOADS)
     if listener is not None:
-        cast["receiver"] = partial(outside.receive, listener=listener)
+        cast["receiver"] = partial(external.receive, listener=listener)
     async with RelayClient(path, data_dir=data_dir, name="demo") as client, asyncio.TaskGroup() as group:
         for mailbox in MAILBOXES:
             await client.register_endpoint(mailbox)
         began = SystemClock().monotonic()
         for name, member in cast.items():
-            group.create_task(perform(name, member, Stage(client, data_dir, SEED, name, began)), name=name)
+            group.create_task(perform(name, member, BusAccess(client, data_dir, SEED, name, began)), name=name)
 
 
 async def run(path: Path, data_dir: Path, listener: socket.socket | None) -> None:

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 from textual.app import ComposeResult
 
-from relay_core.live_state import LiveBreaker
-from relay_tui.actions import action
-from relay_tui.dialogs import Ask, Confirm
-from relay_tui.lines import Line, Lines, line
-from relay_tui.safe import clean
-from relay_tui.table import Column, LiveTable, Row
-from relay_tui.view import View
+from relay_core.protocol.live_state import LiveBreaker
+from relay_core.text.sanitize import clean
+from relay_core.text.units import about, clock_time, time_until
+from relay_tui.shell.actions import action
+from relay_tui.shell.view import View
 from relay_tui.views.states import CIRCUITS, breaker_state
-from relay_tui.words import about, ahead, clock_time
+from relay_tui.widgets.dialogs import Ask, Confirm
+from relay_tui.widgets.styled_lines import Line, Lines, line
+from relay_tui.widgets.table import Column, LiveTable, Row
 
 _ORDER = {"OPEN": 0, "HALF_OPEN": 1, "CLOSED": 2}
 
@@ -55,7 +55,7 @@ class Breakers(View):
         """Show what is known of the breaker under the cursor."""
         self.query_one(Lines).show(self._detail())
 
-    def opened(self, argument: str) -> None:
+    def open_argument(self, argument: str) -> None:
         """Go to a target, by hash or subject."""
         table = self.query_one(LiveTable)
         if not table.go_to_key(argument):
@@ -75,7 +75,7 @@ class Breakers(View):
                 str(breaker.consecutive_failures),
                 (history, "dim"),
                 about((now - since) / 1000) if since is not None else "–",
-                ahead(breaker.retry_at, now),
+                time_until(breaker.retry_at, now),
             ),
         )
 
@@ -107,7 +107,7 @@ class Breakers(View):
             Confirm(f"Close the breaker of {name}?", ["Deliveries pass again at once."], word="close")
         ):
             await self.store.act(self.client.reset_breaker(key, "reset in the dashboard"))
-            self.dashboard.tell(f"the breaker of {name} is closed")
+            self.dashboard.toast(f"the breaker of {name} is closed")
 
     @action("force", "Hold the breaker open until it is reset", "F", changes=True, label="force open")
     async def force(self) -> None:
@@ -120,4 +120,4 @@ class Breakers(View):
         )
         if reason is not None:
             await self.store.act(self.client.force_breaker(key, "OPEN", reason))
-            self.dashboard.tell(f"the breaker of {name} is held open")
+            self.dashboard.toast(f"the breaker of {name} is held open")

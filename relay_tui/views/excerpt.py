@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from relay_tui.safe import clean_lines, pretty_json
+from relay_core.text.sanitize import clean_lines, pretty_json
 
 SHOWN = 16_000
 """Characters of a payload that are shown."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from textwrap import wrap
 
-from relay_tui.lines import Line, Piece, line
+from relay_tui.widgets.styled_lines import Line, Piece, line
 
 _NAME = 12
 _MOST_LINES = 4

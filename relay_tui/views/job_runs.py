@@ -11,12 +11,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from relay_core.operations import JobArguments, JobProgress, JobRun, JobState
-from relay_tui.dialogs import Confirm
-from relay_tui.lines import Piece
-from relay_tui.safe import clean
-from relay_tui.view import View
-from relay_tui.words import about, ago, bar, lasting, number
+from relay_core.messages.operator_views import JobArguments, JobProgress, JobRun, JobState
+from relay_core.text.bars import bar
+from relay_core.text.sanitize import clean
+from relay_core.text.units import about, ago, format_duration, number
+from relay_tui.shell.view import View
+from relay_tui.widgets.dialogs import Confirm
+from relay_tui.widgets.styled_lines import Piece
 
 _LOOK_SECS = 0.1
 _AWAY_SECS = 60.0
@@ -40,10 +41,10 @@ async def run_now(
     dashboard, name = view.dashboard, clean(job.name)
     if job.running and job.last is not None:
         since = ago(job.last.started_at, view.store.now_ms())
-        dashboard.tell(f"{name} is under way already: it was begun {since}")
+        dashboard.toast(f"{name} is under way already: it was begun {since}")
         return
     started = await view.store.act(view.client.run_job(job.name, wait=False, arguments=arguments))
-    dashboard.tell(f"{name} is running")
+    dashboard.toast(f"{name} is running")
     view.start(_follow(view, job, started, then), doing=f"following {name}")
 
 
@@ -51,7 +52,7 @@ async def cancel_run(view: View, job: JobState) -> None:
     """Break off the run of a job, once the operator has confirmed it."""
     name = clean(job.name)
     if not job.running or job.last is None:
-        view.dashboard.tell(f"{name} is not running")
+        view.dashboard.toast(f"{name} is not running")
         return
     words = [f"It was begun {ago(job.last.started_at, view.store.now_ms())}."]
     if job.last.progress is not None:
@@ -59,7 +60,7 @@ async def cancel_run(view: View, job: JobState) -> None:
     words.append("All its processes are ended; what it has finished stays.")
     if await view.app.push_screen_wait(Confirm(f"Break off the run of {name}?", words, word="cancel")):
         await view.store.act(view.client.cancel_job(job.name))
-        view.dashboard.tell(f"{name} is being broken off")  # the screen shows when it has been
+        view.dashboard.toast(f"{name} is being broken off")  # the screen shows when it has been
 
 
 async def _follow(view: View, job: JobState, started: JobRun, then: Callable[[], Awaitable[None]] | None) -> None:
@@ -67,15 +68,15 @@ async def _follow(view: View, job: JobState, started: JobRun, then: Callable[[],
     dashboard, name = view.dashboard, clean(job.name)
     ended = await _end_of(view, job, started)
     if isinstance(ended, str):
-        dashboard.tell(f"{name}: {ended}; what became of the run is not known", "warning")
+        dashboard.toast(f"{name}: {ended}; what became of the run is not known", "warning")
     elif ended.outcome == "ok":
         counts = ", ".join(f"{number(count)} {what}" for what, count in ended.counts.items())
-        dashboard.tell(f"{name} has ended well in {took(ended)}{': ' + counts if counts else ''}")
+        dashboard.toast(f"{name} has ended well in {took(ended)}{': ' + counts if counts else ''}")
     elif ended.outcome == "cancelled":
-        dashboard.tell(f"{name} was broken off after {took(ended)}", "warning")
+        dashboard.toast(f"{name} was broken off after {took(ended)}", "warning")
     else:
         word = (ended.outcome or "").replace("_", " ")
-        dashboard.tell(f"{name} {word}: {ended.error or 'J shows what it has printed'}", "error")
+        dashboard.toast(f"{name} {word}: {ended.error or 'J shows what it has printed'}", "error")
     if isinstance(ended, JobRun) and then is not None:
         await then()
 
@@ -127,4 +128,6 @@ def _stage(progress: JobProgress) -> str:
 
 def took(run: JobRun | None) -> str:
     """Return how long a run took, once it has ended."""
-    return lasting((run.ended_at - run.started_at) / 1000) if run is not None and run.ended_at is not None else "–"
+    return (
+        format_duration((run.ended_at - run.started_at) / 1000) if run is not None and run.ended_at is not None else "–"
+    )

@@ -11,15 +11,15 @@ from collections.abc import Iterator
 
 from textual.app import ComposeResult
 
-from relay_core.operations import JobState
-from relay_tui.actions import action
-from relay_tui.lines import Line, Lines, Piece, line
-from relay_tui.safe import clean, clean_lines
-from relay_tui.table import Column, LiveTable, Row
-from relay_tui.view import View
+from relay_core.messages.operator_views import JobState
+from relay_core.text.sanitize import clean, clean_lines
+from relay_core.text.units import about, ago, date_time, number, time_until
+from relay_tui.shell.actions import action
+from relay_tui.shell.view import View
 from relay_tui.views.facts import fact, long_fact
 from relay_tui.views.job_runs import cancel_run, outcome, progress, run_now, share, took
-from relay_tui.words import about, ago, ahead, date_time, number
+from relay_tui.widgets.styled_lines import Line, Lines, Piece, line
+from relay_tui.widgets.table import Column, LiveTable, Row
 
 _OUTPUT_LINES = 400
 
@@ -57,10 +57,10 @@ class Jobs(View):
     def on_live_table_moved(self) -> None:
         """Show what is known of the job under the cursor."""
         detail = self.query_one(Lines)
-        detail.scroll_to_line(0)
+        detail.go_to(0)
         detail.show(self._detail())
 
-    def opened(self, argument: str) -> None:
+    def open_argument(self, argument: str) -> None:
         """Go to a job, by its name."""
         self.draw()  # it may be looked at for the first time
         self.query_one(LiveTable).go_to_key(argument)
@@ -83,10 +83,10 @@ class Jobs(View):
         now, last = self.store.now_ms(), job.last
         yield line((f" {clean(job.name)}", "title"), f"  {clean(job.description)}")
         if job.problem is not None:
-            yield from long_fact("cannot run", f"✗ {clean(job.problem)}", "bad", self.room.width)
+            yield from long_fact("cannot run", f"✗ {clean(job.problem)}", "bad", self.area.width)
         yield fact("schedule", clean(job.schedule), ("" if job.enabled else "  switched off: by hand only", "warn"))
         if job.next_run is not None:
-            yield fact("next run", ahead(job.next_run, now), (f"  {date_time(job.next_run)} UTC", "dim"))
+            yield fact("next run", time_until(job.next_run, now), (f"  {date_time(job.next_run)} UTC", "dim"))
         if last is None:
             yield fact("last run", ("it has not run since the supervisor was started", "dim"))
             return
@@ -94,12 +94,12 @@ class Jobs(View):
         if last.arguments is not None:
             yield fact("asked for", " ".join(map(clean, last.arguments.options())))
         if last.progress is not None:
-            yield fact("progress", *progress(last, self.room.width))
+            yield fact("progress", *progress(last, self.area.width))
         yield fact("outcome", outcome(job, now), f"  took {took(last)}" if last.ended_at is not None else "")
         if last.counts:
             yield fact("counted", ", ".join(f"{number(count)} {clean(what)}" for what, count in last.counts.items()))
         if last.error:
-            yield from long_fact("error", clean(last.error), "bad", self.room.width)
+            yield from long_fact("error", clean(last.error), "bad", self.area.width)
         if last.output:
             yield line((" what it has printed:", "dim"))
             for text in clean_lines(last.output, _OUTPUT_LINES):
@@ -113,7 +113,7 @@ class Jobs(View):
         if name is None:
             return self._chosen()
         if name not in self.store.state.jobs:
-            self.dashboard.tell(f"there is no job {name}: {', '.join(self.store.state.jobs)}", "warning")
+            self.dashboard.toast(f"there is no job {name}: {', '.join(self.store.state.jobs)}", "warning")
         return self.store.state.jobs.get(name)
 
     @action("run-job", "Run the job now", "N", changes=True, argument="[name]", label="run now")
@@ -136,7 +136,7 @@ class Jobs(View):
         if said:
             self.dashboard.copy("\n".join(said), "what the job said")
         else:
-            self.dashboard.tell("the job has said nothing")
+            self.dashboard.toast("the job has said nothing")
 
     @action("copy-command", "Copy the command that runs the job", "Y")
     def copy_command(self) -> None:
@@ -157,4 +157,4 @@ def _next_run(job: JobState, now_ms: int) -> Piece:
         return ("✗ cannot run", "bad")
     if not job.enabled:
         return ("– by hand only", "dim")
-    return (ahead(job.next_run, now_ms), "")
+    return (time_until(job.next_run, now_ms), "")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from relay_core.breaker import CircuitState
-from relay_core.live_state import LiveBreaker, LiveMailbox, LiveSender
-from relay_core.operations import ConfiguredAdapter
-from relay_tui.lines import Piece
+from relay_core.messages.operator_views import ConfiguredAdapter
+from relay_core.protocol.live_state import LiveBreaker, LiveMailbox, LiveSender
+from relay_core.rules.breaker import CircuitState
+from relay_tui.widgets.styled_lines import Piece
 
 NEAR_LIMIT = 0.8
 """The share of its limit from which a sender is said to be near it."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from rich.cells import chop_cells
 
-from relay_tui.lines import Line, Piece, width_of
+from relay_tui.widgets.styled_lines import Line, Piece, width_of
 
 _WORDS = re.compile(r"\s*\S+\s*")
 _MOST_ROWS = 12

@@ -1,4 +1,4 @@
-"""Put a report together: what the nightly run has of a day in, a `Report` out. Pure.
+"""Put a report together: what the nightly run has of a day in, a `NightlyReport` out. Pure.
 
 1. Values that JSON cannot hold, and texts that are too long, end here: nothing behind meets them.
 2. The report stays below `MOST_BYTES`, whatever the tables hold: rows are left out from the end of each table, alike
@@ -8,21 +8,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
+from relay_core.protocol.report import VERSION, NightlyReport, ReportTable
+from spark.days import Day
 from spark.report.findings import find, needs_attention
 from spark.report.headline import called, headline, metric_of
-from spark.report.model import Data, DayLike, Report, ShownTable, plain
+from spark.report.inputs import ReportInputs, Row, Table, counts_of, plain
+from spark.report.layout import LAYOUT, STEPS, TableLayout
 from spark.report.plots import draw
-from spark.report.seen import Row, Seen, Table, counts_of
-from spark.report.shown import SHOWN, STEPS, Shown
-from spark.report.words import iso
 
 MOST_BYTES = 300_000
 
 
 def build(
-    day: DayLike,
+    day: Day,
     tables: Mapping[str, Table],
     daily: Sequence[Row],
     history: Sequence[Row],
@@ -30,16 +31,17 @@ def build(
     *,
     made_at_ms: int,
     took_secs: float,
-) -> Report:
+) -> NightlyReport:
     """Return the report of a day; a table that was not made is left out."""
     tables = {name: Table(plain(table.rows), table.total) for name, table in tables.items()}
-    seen = Seen(day, tables, plain(daily), plain(history), ingest)
+    seen = ReportInputs(day, tables, plain(daily), plain(history), ingest)
     attention = find(seen)
-    report = Report(
+    report = NightlyReport(
+        version=VERSION,
         date=day.date.isoformat(),
         complete=day.is_over,
-        until=iso(day.until_ms),
-        made_at=iso(made_at_ms),
+        until=_iso(day.until_ms),
+        made_at=_iso(made_at_ms),
         took_secs=round(took_secs, 1),
         events=int(ingest.get("events") or 0),
         ingested_at=int(ingest.get("ingestedAt") or 0),
@@ -47,13 +49,13 @@ def build(
         attention=attention,
         headline=headline(seen),
         plots=draw(seen),
-        tables={shown.name: _table(shown, tables[shown.name]) for shown in SHOWN if shown.name in tables},
-        data=Data(
-            events=int(ingest.get("events") or 0),
-            segments=int(ingest.get("segments") or 0),
-            bad_lines=counts_of(ingest, "badLines"),
-            unknown_kinds=counts_of(ingest, "unknownKinds"),
-        ),
+        tables={shown.name: _table(shown, tables[shown.name]) for shown in LAYOUT if shown.name in tables},
+        data={
+            "events": int(ingest.get("events") or 0),
+            "segments": int(ingest.get("segments") or 0),
+            "badLines": counts_of(ingest, "badLines"),
+            "unknownKinds": counts_of(ingest, "unknownKinds"),
+        },
     )
     most = max((len(table.rows) for table in report.tables.values()), default=0)
     while most > 1 and len(report.to_json()) > MOST_BYTES:
@@ -63,8 +65,8 @@ def build(
     return report
 
 
-def _table(shown: Shown, table: Table) -> ShownTable:
-    return ShownTable(
+def _table(shown: TableLayout, table: Table) -> ReportTable:
+    return ReportTable(
         title=shown.title,
         about=shown.about,
         columns=list(shown.columns),
@@ -74,7 +76,7 @@ def _table(shown: Shown, table: Table) -> ShownTable:
     )
 
 
-def _row(shown: Shown, row: Row) -> dict[str, Any]:
+def _row(shown: TableLayout, row: Row) -> dict[str, Any]:
     """Return a row with the columns in their order, then what else it has."""
     whole = {column.name: row.get(column.name) for column in shown.columns}
     whole |= {name: value for name, value in row.items() if name not in whole}
@@ -86,3 +88,7 @@ def _row(shown: Shown, row: Row) -> dict[str, Any]:
     if "name" in whole:
         whole["name"] = whole["name"] or whole.get("target")
     return whole
+
+
+def _iso(at_ms: float) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
+from relay_core.protocol.report import Finding, Level
+from relay_core.text.units import plural
 from spark.report import troubles
 from spark.report.headline import called, metric_of
-from spark.report.model import Finding, Level
-from spark.report.seen import Row, Seen, counts_of
-from spark.report.words import count, listed, plural, short, shown
+from spark.report.inputs import ReportInputs, Row, counts_of
+from spark.report.wording import listed, short, shown
 
 EACH = 4
 _LEVELS: tuple[Level, ...] = ("bad", "warn", "info", "good")
@@ -26,11 +27,11 @@ _BECAUSE = 3
 class Rule(NamedTuple):
     """A source of findings, and what they are called when there are too many."""
 
-    find: Callable[[Seen], Iterable[Finding]]
+    find: Callable[[ReportInputs], Iterable[Finding]]
     more: str
 
 
-def changes(seen: Seen) -> Iterator[Finding]:
+def changes(seen: ReportInputs) -> Iterator[Finding]:
     """Say which numbers are far from what is usual, and which parts explain it; those are not said again."""
     rows = sorted(seen.rows("anomalies"), key=lambda row: -abs(row.get("score") or 0))
     said = {(part.get("metric"), part.get("key")) for row in rows for part in row.get("because") or ()}
@@ -52,17 +53,17 @@ def changes(seen: Seen) -> Iterator[Finding]:
         )
 
 
-def data(seen: Seen) -> Iterator[Finding]:
+def data(seen: ReportInputs) -> Iterator[Finding]:
     """Say what of the log could not be used."""
     if bad := counts_of(seen.ingest, "badLines"):
-        reasons = listed([f"{count(number)} {short(reason.replace('_', ' '), 64)}" for reason, number in bad.items()])
+        reasons = listed([f"{number:,} {short(reason.replace('_', ' '), 64)}" for reason, number in bad.items()])
         yield Finding(
             level="warn",
             title=f"{plural(sum(bad.values()), 'line')} of the event log could not be read",
             text=f"{reasons}. They are kept beside the tables, under tables/aside, and are in no number here.",
         )
     if unknown := counts_of(seen.ingest, "unknownKinds"):
-        kinds = listed([f"{count(number)} {short(kind, 64)}" for kind, number in unknown.items()])
+        kinds = listed([f"{number:,} {short(kind, 64)}" for kind, number in unknown.items()])
         yield Finding(
             level="info",
             title=f"{plural(sum(unknown.values()), 'event')} of kinds that this report does not know",
@@ -70,7 +71,7 @@ def data(seen: Seen) -> Iterator[Finding]:
         )
 
 
-def the_day(seen: Seen) -> Iterator[Finding]:
+def the_day(seen: ReportInputs) -> Iterator[Finding]:
     """Say what limits the whole report: a day that is not over, or nothing to compare it with."""
     if not seen.day.is_over:
         yield Finding(
@@ -102,7 +103,7 @@ RULES = (
 """Everything that is looked at, the most important first."""
 
 
-def find(seen: Seen) -> list[Finding]:
+def find(seen: ReportInputs) -> list[Finding]:
     """Return what there is to say about a day, the most important first."""
     found = [finding for rule in RULES for finding in _few(rule, list(rule.find(seen)))]
     ordered = sorted(found, key=lambda finding: _LEVELS.index(finding.level))
@@ -122,13 +123,13 @@ def _few(rule: Rule, found: list[Finding]) -> Iterator[Finding]:
             titles = "; ".join(finding.title for finding in alike[EACH : EACH + 2])
             yield Finding(
                 level=level,
-                title=f"And {count(len(alike) - EACH)} more {rule.more}",
+                title=f"And {len(alike) - EACH:,} more {rule.more}",
                 text=f"{titles}; … The table has them all.",
                 table=alike[EACH].table,
             )
 
 
-def _quiet(seen: Seen) -> Finding:
+def _quiet(seen: ReportInputs) -> Finding:
     messages = seen.today("messages")
     so_far = "" if seen.day.is_over else " so far"
     if not messages:

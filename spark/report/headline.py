@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from spark.report.model import Number, Unit
-from spark.report.seen import Seen
-from spark.report.words import short
+from relay_core.protocol.report import KeyNumber, Unit
+from spark.report.inputs import ReportInputs
+from spark.report.wording import short
 
 
 class Metric(NamedTuple):
@@ -59,14 +59,14 @@ _BREAK_DOWN = re.compile(r"(.+)By([A-Z]\w*)")
 _TO = {"Sender": " from ", "Subject": " to "}
 
 
-def headline(seen: Seen) -> list[Number]:
+def headline(seen: ReportInputs) -> list[KeyNumber]:
     """Return the day's key numbers."""
     numbers = []
     for name, title in HEADLINE.items():
         unit, value, usual = METRICS[name].unit, seen.today(name), seen.usual(name)
         comparable = seen.day.is_over or unit == "us"
         numbers.append(
-            Number(
+            KeyNumber(
                 name=name,
                 title=title,
                 unit=unit,

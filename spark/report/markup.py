@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from html import escape
 from typing import Any
 
-from spark.report.words import harmless
+from relay_core.text.sanitize import clean
 
 _ALONE = frozenset({"meta", "br"})
 
@@ -45,4 +45,4 @@ def _attribute(key: str, value: Any) -> str:
 
 
 def _escaped(text: Any) -> str:
-    return escape(harmless(str(text)))
+    return escape(clean(str(text), None))

@@ -13,21 +13,21 @@ from datetime import date
 from importlib.resources import files
 from typing import Any
 
+from relay_core.protocol.report import NUMERIC, Finding, KeyNumber, NightlyReport, Plot, ReportTable, TableColumn
+from relay_core.text.units import change, plural
 from spark.report import svg
 from spark.report.findings import needs_attention
 from spark.report.markup import Markup, element, joined
-from spark.report.model import Column, Finding, Number, Plot, Report, ShownTable
-from spark.report.words import change, lasting, plural, shown
+from spark.report.wording import duration, shown
 
 OPEN_ROWS = 20
 OPEN_FINDINGS = 8
 _LEVELS = {"bad": "✕ Problem", "warn": "▲ Warning", "info": "• Note", "good": "✓ Good"}
-_NUMERIC = frozenset({"count", "bytes", "us", "ms", "secs", "share", "varies"})
 _NOTABLE = 0.1
 """A change below this share is not called better or worse."""
 
 
-def page(report: Report) -> str:
+def page(report: NightlyReport) -> str:
     """Return report.html."""
     day = date.fromisoformat(report.date)
     head = element(
@@ -55,7 +55,7 @@ def page(report: Report) -> str:
     return f"<!doctype html>\n{element('html', head, element('body', body), lang='en')}\n"
 
 
-def _opening(report: Report, day: date) -> Markup:
+def _opening(report: NightlyReport, day: date) -> Markup:
     made = f"{plural(report.events, 'event')} · made {report.made_at.replace('T', ' ').removesuffix('Z')} UTC"
     so_far = element("span", f"So far, until {report.until[11:16]} UTC", class_="so-far")
     places = {"#plots": "Plots"} if report.plots else {}
@@ -67,14 +67,14 @@ def _opening(report: Report, day: date) -> Markup:
         element(
             "p",
             *([] if report.complete else [so_far, " · "]),
-            f"{_attention_words(report).capitalize()} · {made} in {lasting(report.took_secs)}",
+            f"{_attention_words(report).capitalize()} · {made} in {duration(report.took_secs)}",
             class_="made",
         ),
         element("nav", *(element("a", title, href=place) for place, title in places.items()), aria_label="Parts"),
     )
 
 
-def _attention_words(report: Report) -> str:
+def _attention_words(report: NightlyReport) -> str:
     number = report.attention_count
     return f"{plural(number, 'thing needs', 'things need')} attention" if number else "nothing needs attention"
 
@@ -106,7 +106,7 @@ def _finding(one: Finding) -> Markup:
     )
 
 
-def _number(one: Number, at: int) -> Markup:
+def _number(one: KeyNumber, at: int) -> Markup:
     said: Markup | str = ""
     if one.change is not None:
         worse = one.less_is_better and abs(one.change) >= _NOTABLE
@@ -184,7 +184,7 @@ def _said(plot: Plot) -> str:
     return f"{total} in all; most at {plot.labels[most]} with {shown(values[most], plot.unit)}."
 
 
-def _section(name: str, table: ShownTable) -> Markup:
+def _section(name: str, table: ReportTable) -> Markup:
     parts: list[Any] = [element("h3", table.title), element("p", table.about, class_="about")]
     parts += _rows(table)
     if table.total > len(table.rows):
@@ -197,7 +197,7 @@ def _nothing_in(titles: Sequence[str]) -> Markup | None:
     return element("p", f"This day has nothing in: {', '.join(titles)}.", class_="nothing") if titles else None
 
 
-def _rows(table: ShownTable) -> Iterator[Markup]:
+def _rows(table: ReportTable) -> Iterator[Markup]:
     largest = max((abs(_as_number(row.get(table.bar or ""))) for row in table.rows), default=0) or 1
     yield _grid(table, table.rows[:OPEN_ROWS], largest, table.title)
     if rest := table.rows[OPEN_ROWS:]:
@@ -205,18 +205,18 @@ def _rows(table: ShownTable) -> Iterator[Markup]:
         yield element("details", element("summary", plural(len(rest), "more row")), grid)
 
 
-def _grid(table: ShownTable, rows: Sequence[dict[str, Any]], largest: float, label: str) -> Markup:
+def _grid(table: ReportTable, rows: Sequence[dict[str, Any]], largest: float, label: str) -> Markup:
     heads = (element("th", one.title, scope="col", class_=_kind(one)) for one in table.columns)
     body = (element("tr", *(_cell(one, row, largest, one.name == table.bar) for one in table.columns)) for row in rows)
     grid = element("table", element("thead", element("tr", *heads)), element("tbody", *body))
     return element("div", grid, class_="scroll", tabindex="0", role="region", aria_label=label)
 
 
-def _cell(column: Column, row: dict[str, Any], largest: float, has_bar: bool) -> Markup:
+def _cell(column: TableColumn, row: dict[str, Any], largest: float, has_bar: bool) -> Markup:
     value = row.get(column.name)
     unit = str(row.get("unit", "count")) if column.unit == "varies" else column.unit
     kinds = [_kind(column)]
-    if not value and column.unit in _NUMERIC:
+    if not value and column.unit in NUMERIC:
         kinds.append("zero")
     style = None
     if has_bar:
@@ -225,15 +225,15 @@ def _cell(column: Column, row: dict[str, Any], largest: float, has_bar: bool) ->
     return element("td", shown(value, unit), class_=" ".join(kinds), style=style)
 
 
-def _kind(column: Column) -> str:
-    return "number-cell" if column.unit in _NUMERIC else "words" if column.unit == "text" else "short"
+def _kind(column: TableColumn) -> str:
+    return "number-cell" if column.unit in NUMERIC else "words" if column.unit == "text" else "short"
 
 
-def _data(report: Report) -> Markup:
+def _data(report: NightlyReport) -> Markup:
     data = report.data
-    facts = {"Events": shown(data.events, "count"), "Segments": shown(data.segments, "count")}
-    facts |= {f"Lines left out, {reason}": shown(number, "count") for reason, number in data.bad_lines.items()}
-    facts |= {f"Unknown kind {kind}": shown(number, "count") for kind, number in data.unknown_kinds.items()}
+    facts = {"Events": shown(data["events"], "count"), "Segments": shown(data["segments"], "count")}
+    facts |= {f"Lines left out, {reason}": shown(count, "count") for reason, count in data["badLines"].items()}
+    facts |= {f"Unknown kind {kind}": shown(count, "count") for kind, count in data["unknownKinds"].items()}
     parts = [part for name, words in facts.items() for part in (element("dt", name), element("dd", words))]
     return element(
         "section", element("h3", "Made from"), element("dl", *parts, class_="facts"), class_="table", id="data"

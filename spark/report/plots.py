@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from spark.report.model import Plot, Series
-from spark.report.seen import Row, Seen, name_of
+from relay_core.protocol.report import Plot, Series
+from spark.report.inputs import ReportInputs, Row, name_of
 
 HOUR_MS = 3_600_000
 _TARGETS = 12
@@ -26,12 +26,12 @@ _BY_DAY = {
 }
 
 
-def draw(seen: Seen) -> list[Plot]:
+def draw(seen: ReportInputs) -> list[Plot]:
     """Return the plots of a day."""
     return [*_hours(seen), *_latency(seen), *_days(seen)]
 
 
-def _hours(seen: Seen) -> Iterator[Plot]:
+def _hours(seen: ReportInputs) -> Iterator[Plot]:
     rows = _hourly(seen)
     if rows is None:
         return
@@ -53,7 +53,7 @@ def _hours(seen: Seen) -> Iterator[Plot]:
         )
 
 
-def _hourly(seen: Seen) -> list[Row] | None:
+def _hourly(seen: ReportInputs) -> list[Row] | None:
     """Return rows by hour: the table made for it, or throughput if all of it is here."""
     if "hours" in seen.tables:
         return list(seen.rows("hours"))
@@ -61,7 +61,7 @@ def _hourly(seen: Seen) -> list[Row] | None:
     return list(table.rows) if table is not None and table.total <= len(table.rows) else None
 
 
-def _latency(seen: Seen) -> Iterator[Plot]:
+def _latency(seen: ReportInputs) -> Iterator[Plot]:
     """Yield the slowest of the busier targets, end to end."""
     rows = [row for row in seen.rows("latency") if row.get("step") == "total" and row.get("p95Us") is not None]
     if not rows:
@@ -78,7 +78,7 @@ def _latency(seen: Seen) -> Iterator[Plot]:
     )
 
 
-def _days(seen: Seen) -> Iterator[Plot]:
+def _days(seen: ReportInputs) -> Iterator[Plot]:
     if not seen.known_days():
         return
     for name, (title, about) in _BY_DAY.items():

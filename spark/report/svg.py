@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Any
 
 from spark.report.markup import Markup, element, joined
-from spark.report.words import shown
+from spark.report.wording import shown
 
 _HEIGHT = 150
 _TOP = 18

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from spark.report.model import Finding, Level
-from spark.report.seen import Row, Seen, name_of
-from spark.report.words import code_words, lasting, listed, percent, plural, short, shown, word
+from relay_core.protocol.report import Finding, Level
+from relay_core.text.units import percent, plural
+from spark.report.inputs import ReportInputs, Row, name_of
+from spark.report.wording import code_words, duration, listed, short, shown, word
 
 DOWN = frozenset({"starting", "disconnected", "error"})
 """The states of an adapter in which it delivers nothing."""
@@ -25,11 +26,11 @@ _SAID = 160
 _NAMED = 64
 
 
-def breakers(seen: Seen) -> Iterator[Finding]:
+def breakers(seen: ReportInputs) -> Iterator[Finding]:
     """Say which targets are left alone, and which were often or for long."""
     for row in seen.rows("breakers"):
         name, times, secs = _name(row), _number(row, "openings"), _number(row, "openSecs")
-        text = f"Open for {lasting(secs)}" + (
+        text = f"Open for {duration(secs)}" + (
             f", opened {plural(times, 'time')}." if times else " since before the day."
         )
         text += _said(row.get("lastDetail"))
@@ -41,10 +42,12 @@ def breakers(seen: Seen) -> Iterator[Finding]:
                 level="warn", title=f"The breaker of {name} opened {plural(times, 'time')}", text=text, **about
             )
         elif secs >= _LONG_SECS:
-            yield Finding(level="warn", title=f"The breaker of {name} was open for {lasting(secs)}", text=text, **about)
+            yield Finding(
+                level="warn", title=f"The breaker of {name} was open for {duration(secs)}", text=text, **about
+            )
 
 
-def adapters(seen: Seen) -> Iterator[Finding]:
+def adapters(seen: ReportInputs) -> Iterator[Finding]:
     """Say which adapters are down, were down, or fail."""
     for row in seen.rows("adapters"):
         name, down, outages = _called(row.get("adapter")), _number(row, "downSecs"), _number(row, "outages")
@@ -55,12 +58,12 @@ def adapters(seen: Seen) -> Iterator[Finding]:
         if state in DOWN:
             title = f"Adapter {name} is down ({state})"
         elif down >= _LONG_SECS or outages >= _OFTEN:
-            title = f"Adapter {name} was down for {lasting(down)}"
+            title = f"Adapter {name} was down for {duration(down)}"
         elif fails:
             title = f"Adapter {name} failed {plural(failed, 'delivery', 'deliveries')}"
         else:
             continue
-        text = f"Down for {lasting(down)}" + (f" in {plural(outages, 'outage')}." if outages else ".") if down else ""
+        text = f"Down for {duration(down)}" + (f" in {plural(outages, 'outage')}." if outages else ".") if down else ""
         if fails:
             text += f" {plural(failed, 'delivery', 'deliveries')} failed, {percent(share)} of what it was given."
         yield Finding(
@@ -72,7 +75,7 @@ def adapters(seen: Seen) -> Iterator[Finding]:
         )
 
 
-def mailboxes(seen: Seen) -> Iterator[Finding]:
+def mailboxes(seen: ReportInputs) -> Iterator[Finding]:
     """Say which mailboxes are full or above the warning, or were full."""
     for row in seen.rows("pressure"):
         name, share, at_end = _name(row), _number(row, "worstShare"), row.get("aboveAtEnd")
@@ -83,7 +86,7 @@ def mailboxes(seen: Seen) -> Iterator[Finding]:
             "is above its warning" if at_end and not full else "is full or nearly so" if at_end else "was full"
         )
         text = f"It held up to {shown(row.get('worstDepth'), 'count')} of {shown(row.get('limit'), 'count')} messages "
-        text += f"({percent(share)}), above the warning for {lasting(_number(row, 'aboveSecs'))}."
+        text += f"({percent(share)}), above the warning for {duration(_number(row, 'aboveSecs'))}."
         if full:
             text += " What came then was refused (backpressure)."
         yield Finding(
@@ -96,7 +99,7 @@ def mailboxes(seen: Seen) -> Iterator[Finding]:
         )
 
 
-def dead_letters(seen: Seen) -> Iterator[Finding]:
+def dead_letters(seen: ReportInputs) -> Iterator[Finding]:
     """Say which dead letters still wait for somebody."""
     for row in seen.rows("dead_letters"):
         standing, came, older = _number(row, "standing"), _number(row, "letters"), _number(row, "older")
@@ -121,7 +124,7 @@ def dead_letters(seen: Seen) -> Iterator[Finding]:
         )
 
 
-def senders(seen: Seen) -> Iterator[Finding]:
+def senders(seen: ReportInputs) -> Iterator[Finding]:
     """Say who ran into a rate limit, and who came close."""
     for row in seen.rows("senders"):
         name, limit = _called(row.get("sender")), row.get("limitPerMinute")
@@ -140,7 +143,7 @@ def senders(seen: Seen) -> Iterator[Finding]:
         )
 
 
-def refusals(seen: Seen) -> Iterator[Finding]:
+def refusals(seen: ReportInputs) -> Iterator[Finding]:
     """Say who published what it may not; other refusals follow from breakers, mailboxes, limits and budgets."""
     denied: dict[tuple[str, str], list[Row]] = {}
     for row in seen.rows("refusals"):
@@ -161,7 +164,7 @@ def refusals(seen: Seen) -> Iterator[Finding]:
         )
 
 
-def loops(seen: Seen) -> Iterator[Finding]:
+def loops(seen: ReportInputs) -> Iterator[Finding]:
     """Say which conversations went in circles."""
     for row in seen.rows("conversations"):
         if stopped := _number(row, "loopsStopped"):
@@ -180,7 +183,7 @@ def loops(seen: Seen) -> Iterator[Finding]:
             )
 
 
-def jobs(seen: Seen) -> Iterator[Finding]:
+def jobs(seen: ReportInputs) -> Iterator[Finding]:
     """Say which jobs failed; one that last went well is no longer bad."""
     for row in seen.rows("jobs"):
         failed, late = _number(row, "failed"), _number(row, "timedOut")

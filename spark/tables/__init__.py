@@ -1,6 +1,6 @@
 """The tables of a report: pure functions from DataFrame to DataFrame, one module each. `TABLES` is the whole list.
 
-`carried`, `daily` and `anomalies` are made from these, and from the same of the days before (see spark/one_day.py).
+`carry_over`, `daily` and `anomalies` are made from these, and from the same of the days before (see spark/one_day.py).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
-from spark.schema import Day
+from spark.days import Day
 from spark.tables.adapters import adapters
 from spark.tables.breakers import breakers
 from spark.tables.conversations import conversations
@@ -26,7 +26,7 @@ from spark.tables.throughput import throughput
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What tables are made from: a day's events, and the passes over them (spark/sources.py)."""
+    """What tables are made from: a day's events, and the passes over them (spark/events/sources.py)."""
 
     day: Day
     limits: Limits

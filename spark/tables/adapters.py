@@ -16,10 +16,10 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from relay_core.events import EventKind
+from relay_core.records.events import EventKind
+from spark.days import Day
 from spark.intervals import latest, secs, states
 from spark.percentiles import percentiles
-from spark.schema import Day
 
 CONNECTED, REMOVED = "connected", "removed"
 DOWN = ("starting", "disconnected", "error")

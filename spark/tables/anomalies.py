@@ -19,8 +19,7 @@ from datetime import timedelta
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark.days import HISTORY_DAYS
-from spark.schema import Day
+from spark.days import HISTORY_DAYS, Day
 from spark.tables.daily import METRICS, MOST_KEYS
 
 FEWEST_DAYS = 5

@@ -12,9 +12,9 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from relay_core.events import EventKind
+from relay_core.records.events import EventKind
+from spark.days import Day
 from spark.intervals import latest, secs, states
-from spark.schema import Day
 
 CLOSED, OPEN, HALF_OPEN = "CLOSED", "OPEN", "HALF_OPEN"
 

@@ -16,9 +16,9 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from relay_core.events import EventKind
+from relay_core.records.events import EventKind
+from spark.days import DAY_MS, Day
 from spark.intervals import name, rank_of
-from spark.schema import DAY_MS, Day
 
 BORN = "born"
 ENDS = ("replayed", "replaced", "purged")

@@ -9,8 +9,8 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from relay_core.events import EventKind
-from spark.schema import Day
+from relay_core.records.events import EventKind
+from spark.days import Day
 from spark.tables.dead_letters import BORN, turn
 
 COUNTS = ("messages", "bytes", "refused", "deadLetters")

@@ -12,7 +12,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from relay_core.events import EventKind
+from relay_core.records.events import EventKind
 from spark.intervals import latest, rank_of
 
 STARTED = "started"

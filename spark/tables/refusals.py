@@ -11,8 +11,8 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from relay_core.events import EventKind
-from spark.sources import time_of_day
+from relay_core.records.events import EventKind
+from spark.events.sources import time_of_day
 
 
 def refusals(traffic: DataFrame) -> DataFrame:

@@ -3,7 +3,7 @@
 1. The peak is the minute in which most of a sender's messages were published, the earlier of two such. `peakShare`
    compares it with the limit for a minute, which is null while limits are off.
 2. A limit is the one of the longest override that covers the sender at a token boundary, as the bus resolves it
-   (relay_core/ratelimit.py), and as it is configured at the time of the report. A minute's share may exceed 1: a
+   (relay_core/rules/rate_limit.py), and as it is configured at the time of the report. A minute's share may exceed 1: a
    window shorter than a minute can be filled more than once, limits change.
 3. A sender with refusals alone has a row: no messages, no peak minute. `refused` counts refusals, one for each target
    that refused. `refusedShare` is the part of its publishes that were refused altogether: 5 of 15 is a third.
@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from relay_core.events import EventKind
-from spark.sources import MINUTES_OF_DAY, time_of_day
+from relay_core.records.events import EventKind
+from spark.events.sources import MINUTES_OF_DAY, time_of_day
 from spark.tables.throughput import sum_of
 
 _RATE_LIMITED = "rate_limited"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from relay_core.events import EventKind
+from relay_core.records.events import EventKind
 
 
 def throughput(traffic: DataFrame) -> DataFrame:

@@ -12,17 +12,17 @@ from relay_core.config import (
     BackpressureConfig,
     BudgetConfig,
     CircuitBreakerConfig,
+    ConfigSection,
     NightlyConfig,
     RateLimitConfig,
     RelayConfig,
     ReliabilityConfig,
-    Section,
     load_config,
     merge_config,
 )
-from relay_core.docstrings import field_texts
 from relay_core.errors import ConfigError
-from relay_core.own_files import read_own
+from relay_core.storage.trusted_file import read_trusted
+from tools.docs.docstrings import field_texts
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ from relay_core.own_files import read_own
         pytest.param(BudgetConfig(), {"maxHops": 5, "ttlMs": 3_600_000, "callBudget": 10}, id="budget"),
     ],
 )
-def test_defaults_are_the_seeds(section: Section, defaults: dict[str, Any]) -> None:
+def test_defaults_are_the_seeds(section: ConfigSection, defaults: dict[str, Any]) -> None:
     assert section.model_dump(by_alias=True) == defaults
 
 
@@ -60,17 +60,17 @@ def test_the_default_durability_survives_power_loss() -> None:
     assert RelayConfig().durability == "fsync"
 
 
-def every_section(section: type[Section]) -> list[type[Section]]:
+def every_section(section: type[ConfigSection]) -> list[type[ConfigSection]]:
     below = [field.annotation for field in section.model_fields.values()]
-    found = [kind for kind in below if isinstance(kind, type) and issubclass(kind, Section)]
+    found = [kind for kind in below if isinstance(kind, type) and issubclass(kind, ConfigSection)]
     return list(dict.fromkeys([section, *(deeper for kind in found for deeper in every_section(kind))]))
 
 
 @pytest.mark.parametrize("section", every_section(RelayConfig), ids=lambda section: section.__name__)
-def test_every_key_has_a_default_and_every_setting_a_description(section: type[Section]) -> None:
+def test_every_key_has_a_default_and_every_setting_a_description(section: type[ConfigSection]) -> None:
     section()
     for name, field in section.model_fields.items():
-        is_section = isinstance(field.annotation, type) and issubclass(field.annotation, Section)
+        is_section = isinstance(field.annotation, type) and issubclass(field.annotation, ConfigSection)
         assert is_section or field_texts(section).get(name), f"{section.__name__}.{name} says nothing about itself"
 
 
@@ -166,13 +166,13 @@ def test_a_section_cannot_be_changed() -> None:
 
 def test_a_missing_file_changes_nothing(tmp_path: Path) -> None:
     base = RelayConfig(durability="os")
-    assert load_config(tmp_path / "config.json", base, read_own) is base
+    assert load_config(tmp_path / "config.json", base, read_trusted) is base
 
 
 def test_a_file_wins_over_the_constructor(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text('{"durability": "os", "budget": {"callBudget": 3}}')
-    loaded = load_config(path, RelayConfig(durability="fsync", budget=BudgetConfig(max_hops=2)), read_own)
+    loaded = load_config(path, RelayConfig(durability="fsync", budget=BudgetConfig(max_hops=2)), read_trusted)
     assert loaded.durability == "os"
     assert loaded.budget == BudgetConfig(max_hops=2, call_budget=3)
 
@@ -191,10 +191,10 @@ def test_a_bad_file_is_named(content: bytes, says: str, tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=says) as caught:
-        load_config(path, RelayConfig(), read_own)
+        load_config(path, RelayConfig(), read_trusted)
     assert caught.value.path == str(path)
 
 
 def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read"):
-        load_config(tmp_path, RelayConfig(), read_own)
+        load_config(tmp_path, RelayConfig(), read_trusted)

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from relay_core import RelayConfig, RelayCore
-from relay_core.breaker import CircuitState
 from relay_core.config import (
     BackpressureConfig,
     BudgetConfig,
@@ -23,13 +22,13 @@ from relay_core.config import (
     ReliabilityConfig,
     RetentionConfig,
 )
-from relay_core.envelope import Envelope
-from relay_core.subjects import subject_hash
+from relay_core.messages.envelope import Envelope
+from relay_core.messages.subjects import subject_hash
+from relay_core.rules.breaker import CircuitState
 from relay_core.testing import FakeClock
+from tests.kit.bus import SENDER, A, B
+from tests.kit.waiting import PATIENCE_SECS, tasks_ended
 
-A, B = "relay.agent.a", "relay.agent.b"
-SENDER = "relay.agent.s"
-WAIT = 30
 DAY = 86_400
 RELIABILITY = ReliabilityConfig(
     rate_limit=RateLimitConfig(enabled=False), backpressure=BackpressureConfig(max_mailbox_size=10_000)
@@ -41,14 +40,14 @@ CONFIG = RelayConfig(
 )
 LONG_LIVED = CONFIG.model_copy(update={"budget": BudgetConfig(ttl_ms=365 * DAY * 1000)})
 
+pytestmark = pytest.mark.bus(CONFIG, endpoints=[A, B])
+
 
 @pytest.fixture
-async def relay(data_dir: Path, clock: FakeClock) -> AsyncIterator[RelayCore]:
-    async with RelayCore(data_dir, CONFIG, clock) as relay:
-        await relay.register_endpoint(A)
-        await relay.register_endpoint(B)
-        await ended("check index")
-        yield relay
+async def relay(relay: RelayCore) -> RelayCore:
+    """Wait for the check of the index that opening starts."""
+    await tasks_ended("check index")
+    return relay
 
 
 @pytest.fixture
@@ -57,12 +56,6 @@ async def patient(data_dir: Path, clock: FakeClock) -> AsyncIterator[RelayCore]:
     async with RelayCore(data_dir, LONG_LIVED, clock) as relay:
         await relay.register_endpoint(A)
         yield relay
-
-
-async def ended(name: str) -> None:
-    """Let the bus's background tasks of a name come to their end."""
-    while tasks := [task for task in asyncio.all_tasks() if task.get_name() == name]:
-        await asyncio.wait(tasks)
 
 
 def box(data_dir: Path, subject: str) -> Path:
@@ -114,7 +107,7 @@ async def test_a_message_that_is_being_handled_is_left_alone(relay: RelayCore, c
     await entered.wait()
     clock.advance(8 * DAY)
     assert await relay.maintenance.expire() == 0
-    assert await relay.maintenance.retire_unread() == 0
+    assert await relay.maintenance.expire_unread() == 0
     assert await relay.maintenance.purge_dead_letters() == 0
     assert await relay.maintenance.drop_empty_mailboxes() == 0
     await relay.maintenance.checkpoint_index()
@@ -172,7 +165,7 @@ async def test_a_replay_whose_message_expires_comes_to_an_end(relay: RelayCore, 
     await entered.wait()  # so that the other one waits in new/
     plan = await relay.plan_replay([result.message_id])
     run = relay.replays.start(plan.id)
-    async with asyncio.timeout(WAIT):
+    async with asyncio.timeout(PATIENCE_SECS):
         while not depth(relay, A):
             await relay.bus.index.flush()
         clock.advance(3601)
@@ -195,10 +188,10 @@ async def test_unread_mail_is_retired_after_its_days(patient: RelayCore, clock: 
     clock.advance(DAY)
     await patient.publish(A, 2, sender=SENDER)
     clock.advance(6 * DAY)
-    assert await patient.maintenance.retire_unread() == 0
+    assert await patient.maintenance.expire_unread() == 0
     clock.advance(1)
-    assert await patient.maintenance.retire_unread() == 1
-    assert await patient.maintenance.retire_unread() == 0
+    assert await patient.maintenance.expire_unread() == 1
+    assert await patient.maintenance.expire_unread() == 0
     (letter,) = await patient.dead_letters()
     assert (letter.message_id, letter.code, letter.reason) == (old.message_id, "unread", "unread for 7 days")
     assert [message.payload for message in await patient.inbox(A)] == [2]
@@ -211,9 +204,9 @@ async def test_a_replayed_message_is_unread_from_its_replay_on(patient: RelayCor
     clock.advance(6 * DAY)
     await patient.run_replay((await patient.plan_replay([result.message_id])).id)
     clock.advance(6 * DAY)
-    assert await patient.maintenance.retire_unread() == 0
+    assert await patient.maintenance.expire_unread() == 0
     clock.advance(2 * DAY)
-    assert await patient.maintenance.retire_unread() == 1
+    assert await patient.maintenance.expire_unread() == 1
 
 
 async def test_dead_letters_are_purged_after_their_days(patient: RelayCore, clock: FakeClock, data_dir: Path) -> None:
@@ -353,7 +346,7 @@ async def test_the_checkpoint_finds_files_that_nobody_told_us_of(relay: RelayCor
     os.link(box(data_dir, B) / "new" / name, box(data_dir, A) / "new" / name)  # gives no event of a rename
     assert await relay.inbox(A) == []
     await relay.maintenance.checkpoint_index()
-    async with asyncio.timeout(WAIT):
+    async with asyncio.timeout(PATIENCE_SECS):
         while not depth(relay, A):
             await relay.bus.index.flush()
     assert [message.id for message in await relay.inbox(A)] == [result.message_id]
@@ -363,7 +356,7 @@ async def test_every_job_is_harmless_on_an_empty_bus(relay: RelayCore) -> None:
     jobs = relay.maintenance
     for job in (
         jobs.expire,
-        jobs.retire_unread,
+        jobs.expire_unread,
         jobs.purge_dead_letters,
         jobs.forget_traces,
         jobs.expire_events,
@@ -396,7 +389,7 @@ async def test_jobs_at_the_same_time_as_traffic_lose_and_double_nothing(relay: R
         jobs = relay.maintenance
         while len(published) < 300:
             await jobs.expire()
-            await jobs.retire_unread()
+            await jobs.expire_unread()
             await jobs.checkpoint_index()
             await jobs.drop_empty_mailboxes()
 

@@ -21,10 +21,9 @@ from relay_core import (
     ReliabilityConfig,
 )
 from relay_core.testing import FakeClock
-from tests.core.sample_adapter import eventually
+from tests.kit.bus import SENDER, A, B
+from tests.kit.waiting import until
 
-A, B = "relay.agent.a", "relay.agent.b"
-SENDER = "relay.agent.sender"
 BASE = RelayConfig(
     durability="os",
     reliability=ReliabilityConfig(
@@ -34,12 +33,7 @@ BASE = RelayConfig(
     budget=BudgetConfig(max_hops=3),
 )
 
-
-@pytest.fixture
-async def relay(data_dir: Path, clock: FakeClock) -> AsyncIterator[RelayCore]:
-    async with RelayCore(data_dir, BASE, clock) as relay:
-        await relay.register_endpoint(A)
-        yield relay
+pytestmark = pytest.mark.bus(BASE, endpoints=[A])
 
 
 def overwrite(path: Path, data: bytes) -> None:
@@ -95,15 +89,15 @@ async def test_a_change_of_config_json_is_in_force_without_a_restart(
 ) -> None:
     for maximum in (2, 3):
         configure(data_dir, {"reliability": {"rateLimit": {"maxPerWindow": maximum}}}, write)
-        await eventually(lambda maximum=maximum: limit(relay) == maximum)  # type: ignore[misc]
+        await until(lambda maximum=maximum: limit(relay) == maximum)  # type: ignore[misc]
     results = [await relay.publish(A, number, sender=SENDER) for number in range(4)]
     assert [result.delivered_to for result in results] == [1, 1, 1, 0]
-    assert relay.bus.config_problem is None
+    assert relay.bus.settings.problem is None
 
 
 async def test_config_json_is_merged_field_by_field_over_what_the_program_set(relay: RelayCore, data_dir: Path) -> None:
     configure(data_dir, {"reliability": {"rateLimit": {"maxPerWindow": 2}}, "budget": {"callBudget": 4}})
-    await eventually(lambda: limit(relay) == 2)
+    await until(lambda: limit(relay) == 2)
     found = relay.bus.config
     assert found.reliability.rate_limit.window_secs == 10  # the program's, in the same section
     assert found.reliability.backpressure.max_mailbox_size == 7  # the program's, in another one
@@ -116,12 +110,12 @@ async def test_config_json_is_merged_field_by_field_over_what_the_program_set(re
 
 async def test_a_field_that_is_taken_out_of_config_json_is_the_programs_again(relay: RelayCore, data_dir: Path) -> None:
     configure(data_dir, {"reliability": {"rateLimit": {"maxPerWindow": 2}}, "budget": {"maxHops": 1}})
-    await eventually(lambda: limit(relay) == 2)
+    await until(lambda: limit(relay) == 2)
     configure(data_dir, {"budget": {"maxHops": 1}})
-    await eventually(lambda: limit(relay) == 5)
+    await until(lambda: limit(relay) == 5)
     assert relay.bus.config.budget.max_hops == 1
     (data_dir / "config.json").unlink()
-    await eventually(lambda: relay.bus.config == BASE)
+    await until(lambda: relay.bus.config == BASE)
 
 
 @pytest.mark.parametrize(
@@ -142,24 +136,24 @@ async def test_a_bad_config_json_leaves_the_last_good_one_in_force_and_says_why(
     relay: RelayCore, data_dir: Path, data: bytes, problem: str
 ) -> None:
     configure(data_dir, {"reliability": {"rateLimit": {"maxPerWindow": 2}}})
-    await eventually(lambda: limit(relay) == 2)
+    await until(lambda: limit(relay) == 2)
     good = relay.bus.config
     configure(data_dir, data, replace)
-    await eventually(lambda: relay.bus.config_problem is not None)
-    assert relay.bus.config_problem is not None
-    assert problem in relay.bus.config_problem
-    assert str(data_dir / "config.json") in relay.bus.config_problem
+    await until(lambda: relay.bus.settings.problem is not None)
+    assert relay.bus.settings.problem is not None
+    assert problem in relay.bus.settings.problem
+    assert str(data_dir / "config.json") in relay.bus.settings.problem
     assert relay.bus.config is good
     results = [await relay.publish(A, number, sender=SENDER) for number in range(3)]
     assert [result.delivered_to for result in results] == [1, 1, 0]
     configure(data_dir, {"reliability": {"rateLimit": {"maxPerWindow": 3}}}, replace)
-    await eventually(lambda: limit(relay) == 3)
-    assert relay.bus.config_problem is None
+    await until(lambda: limit(relay) == 3)
+    assert relay.bus.settings.problem is None
 
 
 async def test_a_half_of_a_change_is_never_in_force(relay: RelayCore, data_dir: Path) -> None:
     configure(data_dir, {"budget": {"maxHops": 1}, "reliability": {"rateLimit": {"maxPerWindow": -1}}}, replace)
-    await eventually(lambda: relay.bus.config_problem is not None)
+    await until(lambda: relay.bus.settings.problem is not None)
     assert relay.bus.config == BASE
 
 
@@ -177,21 +171,21 @@ async def test_a_config_json_that_becomes_unreadable_leaves_the_last_good_one_in
     relay: RelayCore, data_dir: Path
 ) -> None:
     configure(data_dir, {"reliability": {"rateLimit": {"maxPerWindow": 2}}})
-    await eventually(lambda: limit(relay) == 2)
+    await until(lambda: limit(relay) == 2)
     (data_dir / "config.json").unlink()
     beside = data_dir / "beside"
     os.symlink(data_dir, beside)  # reading it is an error, and not that it is missing
     beside.rename(data_dir / "config.json")
-    await eventually(lambda: relay.bus.config_problem is not None)
-    assert relay.bus.config_problem is not None
-    assert "cannot read" in relay.bus.config_problem
+    await until(lambda: relay.bus.settings.problem is not None)
+    assert relay.bus.settings.problem is not None
+    assert "cannot read" in relay.bus.settings.problem
 
 
 async def test_new_limits_hold_for_mail_that_waits_already(relay: RelayCore, data_dir: Path) -> None:
     for number in range(4):
         await relay.publish(A, number, sender=SENDER)
     configure(data_dir, {"reliability": {"backpressure": {"maxMailboxSize": 4}}})
-    await eventually(lambda: relay.mailboxes()[0].pressure == 1.0)
+    await until(lambda: relay.mailboxes()[0].pressure == 1.0)
     result = await relay.publish(A, 5, sender=SENDER)
     assert [one.reason for one in result.rejected or ()] == ["backpressure"]
 
@@ -205,7 +199,7 @@ async def test_breakers_keep_their_state_over_a_reload(relay: RelayCore, data_di
         await relay.publish(A, number, sender=SENDER)
         await relay.idle()
     configure(data_dir, {"reliability": {"circuitBreaker": {"failureThreshold": 4}}})
-    await eventually(lambda: relay.bus.config.reliability.circuit_breaker.failure_threshold == 4)
+    await until(lambda: relay.bus.config.reliability.circuit_breaker.failure_threshold == 4)
     assert relay.breakers()[0].consecutive_failures == 3
     await relay.publish(A, 4, sender=SENDER)
     await relay.idle()
@@ -245,10 +239,10 @@ async def test_a_change_of_the_rules_is_in_force_without_a_restart(
 ) -> None:
     assert await allowed(busy)
     rule(data_dir, DENY_A, write)
-    await eventually(lambda: not checks(busy))
+    await until(lambda: not checks(busy))
     assert (await allowed(busy), await allowed(busy, B)) == (False, True)
     rule(data_dir, [], write)
-    await eventually(lambda: checks(busy))
+    await until(lambda: checks(busy))
     assert await allowed(busy)
 
 
@@ -268,14 +262,14 @@ async def test_bad_rules_deny_everything_until_they_are_repaired(
     busy: RelayCore, data_dir: Path, data: bytes, write: Write
 ) -> None:
     rule(data_dir, DENY_A)
-    await eventually(lambda: not checks(busy))
+    await until(lambda: not checks(busy))
     rule(data_dir, data, write)
-    await eventually(lambda: busy.bus.access.broken is not None)
+    await until(lambda: busy.bus.access.broken is not None)
     assert (await allowed(busy), await allowed(busy, B)) == (False, False)
     with pytest.raises(AccessDenied, match="everything is denied until this is repaired"):
         await busy.publish(B, 1, sender=SENDER)
     rule(data_dir, DENY_A, write)
-    await eventually(lambda: busy.bus.access.broken is None)
+    await until(lambda: busy.bus.access.broken is None)
     assert (await allowed(busy), await allowed(busy, B)) == (False, True)
 
 
@@ -287,34 +281,34 @@ async def test_rules_that_are_bad_at_the_start_deny_everything_until_they_are_re
         await relay.register_endpoint(A)
         assert not await allowed(relay)
         rule(data_dir, [])
-        await eventually(lambda: checks(relay))
+        await until(lambda: checks(relay))
         assert await allowed(relay)
 
 
 async def test_rules_that_are_moved_away_stay_in_force(busy: RelayCore, data_dir: Path) -> None:
     rule(data_dir, DENY_A)
-    await eventually(lambda: not checks(busy))
+    await until(lambda: not checks(busy))
     path = data_dir / "access-rules.json"
     path.rename(data_dir / "access-rules.json~")
     configure(data_dir, {"budget": {"maxHops": 2}})  # what comes later is seen later
-    await eventually(lambda: busy.bus.config.budget.max_hops == 2)
+    await until(lambda: busy.bus.config.budget.max_hops == 2)
     assert not checks(busy)
     busy.bus.reload()
     assert (checks(busy), checks(busy, B)) == (False, True)
     rule(data_dir, [])
-    await eventually(lambda: checks(busy))
+    await until(lambda: checks(busy))
 
 
 async def test_a_bad_config_says_nothing_about_the_rules_nor_the_other_way_round(
     busy: RelayCore, data_dir: Path
 ) -> None:
     configure(data_dir, b"{")
-    await eventually(lambda: busy.bus.config_problem is not None)
+    await until(lambda: busy.bus.settings.problem is not None)
     assert await allowed(busy)
     rule(data_dir, b"[")
-    await eventually(lambda: busy.bus.access.broken is not None)
+    await until(lambda: busy.bus.access.broken is not None)
     configure(data_dir, {"budget": {"maxHops": 2}})
-    await eventually(lambda: busy.bus.config_problem is None)
+    await until(lambda: busy.bus.settings.problem is None)
     assert busy.bus.config.budget.max_hops == 2
     assert not await allowed(busy)
 
@@ -324,7 +318,7 @@ async def test_a_message_that_waits_is_delivered_though_its_sender_is_denied_by_
 ) -> None:
     await busy.publish(A, 1, sender=SENDER)
     rule(data_dir, DENY_A)
-    await eventually(lambda: not checks(busy))
+    await until(lambda: not checks(busy))
     assert [envelope.payload for envelope in await busy.claim(A)] == [1]
 
 

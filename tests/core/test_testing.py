@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from relay_core import AdapterContext, AdapterStatus, DeliveryContext, DeliveryResult, Envelope
 from relay_core.clock import Clock, Timer, call_later, sleep
 from relay_core.testing import ADAPTER_CHECKS, AdapterCase, ComplianceError, FakeClock, check_adapter
-from tests.core.sample_adapter import SampleAdapter, hang, refuse
+from tests.kit.adapters import SampleAdapter, hang, refuse
 
 
 def test_it_is_a_clock_that_stands_still() -> None:

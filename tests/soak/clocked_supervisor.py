@@ -26,6 +26,6 @@ def jump_with(path: str) -> None:
 
 if __name__ == "__main__":
     jump_with(sys.argv.pop(1))
-    from relay_supervisor.commands import main
+    from relay_supervisor.main import main
 
     main()

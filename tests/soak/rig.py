@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from relay_core.files import fsync_directory
+from relay_core.storage.atomic_file import fsync_directory
 from tests.soak.checker import Limits, Remains, check, read_remains
 from tests.soak.clients import (
     ALL,

@@ -14,7 +14,7 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
-from relay_core.files import fsync_directory
+from relay_core.storage.atomic_file import fsync_directory
 
 SIZE = 64 * 1024 * 1024
 FS_IOC_SHUTDOWN = 0x8004587D

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from spark.session import open_session
+from spark.engine.session import open_session
 
 # Making the class-data archive takes a core for a minute, which a few short sessions do not win back. Tests of the
 # archive have a cache of their own.

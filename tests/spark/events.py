@@ -7,8 +7,9 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from relay_core.events import EVENT_SCHEMA_VERSION
-from spark.schema import EVENT_SCHEMA, Day
+from relay_core.records.events import EVENT_SCHEMA_VERSION
+from spark.days import Day
+from spark.events.schema import EVENT_SCHEMA
 
 DATE = date(2026, 3, 14)
 DAY = Day.of(DATE, 2**53)

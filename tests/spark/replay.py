@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from spark.schema import Day
+from spark.days import Day
 
 Row = dict[str, Any]
 

@@ -10,12 +10,12 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.testing import assertDataFrameEqual
 
 from relay_core import RelayCore
-from relay_core.events import read_events
-from relay_core.operations import STATE_NAMES
+from relay_core.messages.operator_views import STATE_NAMES
+from relay_core.records.events import read_events
 from relay_core.testing import FakeClock
-from spark.schema import Day
+from spark.days import Day
 from spark.tables.adapters import STATUSES, adapters
-from tests.core.sample_adapter import SampleAdapter
+from tests.kit.adapters import SampleAdapter
 from tests.spark.events import DAY, START, at, events
 from tests.spark.replay import Spell, random_day, walk
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from spark.schema import Day
+from spark.days import Day
 from spark.tables import anomalies as module
 from spark.tables.anomalies import anomalies
 from spark.tables.daily import METRICS

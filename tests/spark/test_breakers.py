@@ -8,8 +8,8 @@ from typing import Any
 from pyspark.sql import Row, SparkSession
 from pyspark.testing import assertDataFrameEqual
 
-from relay_core.breaker import CircuitState
-from spark.schema import Day
+from relay_core.rules.breaker import CircuitState
+from spark.days import Day
 from spark.tables.breakers import STATUSES, breakers
 from tests.spark.events import DAY, START, at, events
 from tests.spark.replay import Spell, random_day, walk

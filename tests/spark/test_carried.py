@@ -9,12 +9,13 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.testing import assertDataFrameEqual
 
-from spark.schema import DAY_MS, EVENT_SCHEMA, Day
+from spark.days import DAY_MS, Day
+from spark.events.schema import EVENT_SCHEMA
 from spark.tables.adapters import STATUSES as ADAPTER
 from spark.tables.adapters import adapters
 from spark.tables.breakers import STATUSES as BREAKER
 from spark.tables.breakers import breakers
-from spark.tables.carried import carried
+from spark.tables.carry_over import carry_over
 from spark.tables.dead_letters import dead_letters
 from spark.tables.pressure import STATUSES as PRESSURE
 from spark.tables.pressure import pressure
@@ -82,7 +83,7 @@ GONE = [
 def test_what_is_open_at_the_end_is_carried_as_it_is_and_nothing_else(spark: SparkSession) -> None:
     # In no order, and each line twice.
     rows = Random(1).sample([*KEPT, *GONE] * 2, 2 * len(KEPT + GONE))
-    kept = carried(events(spark, *rows), DAY)
+    kept = carry_over(events(spark, *rows), DAY)
     assert kept.columns == EVENT_SCHEMA.fieldNames()
     assertDataFrameEqual(kept, events(spark, *KEPT))
 
@@ -90,15 +91,15 @@ def test_what_is_open_at_the_end_is_carried_as_it_is_and_nothing_else(spark: Spa
 def test_days_without_events_hand_on_what_they_were_handed(spark: SparkSession) -> None:
     handed = events(spark, *KEPT).collect()
     for day in DAYS[1:]:
-        kept = carried(spark.createDataFrame(handed, EVENT_SCHEMA), day).collect()
+        kept = carry_over(spark.createDataFrame(handed, EVENT_SCHEMA), day).collect()
         assertDataFrameEqual(kept, handed)
         handed = kept
-    assertDataFrameEqual(carried(events(spark), DAY), [])
+    assertDataFrameEqual(carry_over(events(spark), DAY), [])
 
 
 def test_a_bus_that_starts_anew_forgets_states_but_not_letters(spark: SparkSession) -> None:
     rows = [*KEPT, {"kind": "bus", "time": DAYS[1].start_ms, "status": "started"}]
-    assertDataFrameEqual(carried(events(spark, *rows), DAYS[1]), events(spark, *KEPT[:3]))
+    assertDataFrameEqual(carry_over(events(spark, *rows), DAYS[1]), events(spark, *KEPT[:3]))
 
 
 def test_a_day_with_what_was_carried_is_told_as_with_all_that_ever_happened(spark: SparkSession) -> None:
@@ -119,7 +120,7 @@ def test_a_day_with_what_was_carried_is_told_as_with_all_that_ever_happened(spar
 
     first, second, third = DAYS[:3]
     for day in (first, second):
-        kept = carried(incidents(day), day).collect()
+        kept = carry_over(incidents(day), day).collect()
         assert {row["kind"] for row in kept} == {"breaker", "pressure", "adapter", "dead_letter"}
     history = events(spark, *(row for row in rows if START <= row["time"] < third.until_ms))
     for told, whole in zip(tables(spark, incidents(third), third), tables(spark, history, third), strict=True):

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.spark_events import lines
+from benchmarks.rig.spark_events import lines
 from tests.spark.cluster import SMALL, local_cluster
 from tests.spark.machine import complaints, without_java
 
 DAY = date(2026, 3, 14)
 JAVA_HOME = """
 from pathlib import Path
-from spark.java import find_java
+from spark.engine.java import find_java
 print(find_java().home_for_spark(Path("/none")))
 """
 

@@ -7,7 +7,7 @@ from typing import Any
 from pyspark.sql import Row, SparkSession
 from pyspark.testing import assertDataFrameEqual
 
-from spark.schema import Day
+from spark.days import Day
 from spark.tables.dead_letters import dead_letters
 from tests.spark.events import DAY, START, at, events
 

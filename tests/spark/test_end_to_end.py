@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from relay_core.client import RelayClient
-from relay_core.operations import JobArguments, JobRun
-from relay_core.protocol import ReportContent
+from relay_core.client.client import RelayClient
+from relay_core.messages.operator_views import JobArguments, JobRun
+from relay_core.protocol.reporting import ReportContent
+from tests.kit.daemon import a_daemon
 from tests.spark.machine import SMALL
-from tests.supervisor.daemon import a_daemon
 
 A, B, FULL = "relay.agent.a", "relay.agent.b", "relay.agent.full"
 TODAY = JobArguments(today=True)

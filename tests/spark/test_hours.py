@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 from pyspark.testing import assertDataFrameEqual
 
-from spark.sources import incidents, traffic
+from spark.events.sources import incidents, traffic
 from spark.tables.hours import hours
 from tests.spark.events import DAY, at, events
 

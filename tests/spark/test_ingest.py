@@ -17,13 +17,13 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.testing import assertDataFrameEqual
 
-from relay_core.events import EVENT_SCHEMA_VERSION
-from spark import ingest as ingesting
-from spark.ingest import Segment, find_new, ingest, read_day
-from spark.lines import ASIDE_SCHEMA, STEPS, parse
-from spark.manifest import Manifest, read_manifest
-from spark.schema import EVENT_SCHEMA
-from spark.storage import Storage
+from relay_core.records.events import EVENT_SCHEMA_VERSION
+from spark.events import ingest as ingesting
+from spark.events.ingest import Segment, find_new, ingest, read_day
+from spark.events.manifest import Manifest, read_manifest
+from spark.events.parse_lines import ASIDE_SCHEMA, STEPS, parse
+from spark.events.schema import EVENT_SCHEMA
+from spark.storage.locations import Storage
 from tests.spark.events import DATE, at, events
 
 HOME = f"date={DATE}"
@@ -249,7 +249,7 @@ def test_a_copy_of_a_segment_is_not_taken_twice(
     assert len(log.rows(spark)) == 3
     # A name that is known is never taken again, not even when its file has changed.
     log.put("00.jsonl", *FIRST, *FIRST)
-    with caplog.at_level(logging.WARNING, "spark.ingest"):
+    with caplog.at_level(logging.WARNING, "spark.events.ingest"):
         assert find_new(log.events, log.tables) == {}
     assert "00.jsonl was ingested with" in caplog.text
 
@@ -303,9 +303,9 @@ def test_crashes_and_another_run_give_the_same_table(
 KILLED = """
 import sys
 from datetime import date
-from spark import ingest as ingesting
-from spark.session import open_session
-from spark.storage import Storage
+from spark.events import ingest as ingesting
+from spark.engine.session import open_session
+from spark.storage.locations import Storage
 events, tables, day = Storage(sys.argv[1]), Storage(sys.argv[2]), date.fromisoformat(sys.argv[3])
 def wait(*_):
     print("written", flush=True)

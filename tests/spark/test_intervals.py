@@ -9,9 +9,9 @@ from typing import Any
 from pyspark.sql import Row, SparkSession
 from pyspark.testing import assertDataFrameEqual
 
-from relay_core.events import EventKind
+from relay_core.records.events import EventKind
+from spark.days import Day
 from spark.intervals import states
-from spark.schema import Day
 from tests.spark.events import DAY, START, at, events
 from tests.spark.replay import random_day, walk
 

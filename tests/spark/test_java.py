@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from spark import java
-from spark.java import VECTOR, Java, NoJavaError, cache_directory, describe, find_java
+from spark.engine import java
+from spark.engine.java import VECTOR, Java, NoJavaError, cache_directory, describe, find_java
 from tests.spark.machine import ROOT
 
 SAYS = "#!/bin/sh\necho 'openjdk version \"{}\" 2025-01-01' >&2\n"
@@ -182,9 +182,7 @@ def test_who_comes_second_takes_the_home_of_the_first(tmp_path: Path, monkeypatc
 
 
 def test_many_processes_make_one_home(tmp_path: Path) -> None:
-    make = (
-        "from spark.java import find_java; from pathlib import Path; print(find_java().home_for_spark(Path('/none')))"
-    )
+    make = "import pathlib; from spark.engine import java; print(java.find_java().home_for_spark(pathlib.Path('/no')))"
 
     def run(_: int) -> str:
         environment = os.environ | {"PYTHONPATH": str(ROOT)}

@@ -6,7 +6,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.testing import assertDataFrameEqual
 
-from spark.sources import STEPS, steps
+from spark.events.sources import STEPS, steps
 from spark.tables.latency import latency
 from tests.spark.events import at, events
 from tests.spark.ranks import nearest_rank, three_digits

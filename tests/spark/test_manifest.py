@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from spark.manifest import Counts, Manifest, Taken, manifest_name, read_manifest, write_manifest
-from spark.storage import Storage, StorageError
+from spark.events.manifest import Counts, Manifest, Taken, manifest_name, read_manifest, write_manifest
+from spark.storage.locations import Storage, StorageError
 from tests.spark.events import DATE
 
 MANIFEST = Manifest(

@@ -14,13 +14,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from relay_core.events import Event
-from spark.days import Request
+from relay_core.records.events import Event
+from spark.days import DAY_MS, Day, Request
 from spark.nightly import Failed, _cause, nightly
 from spark.progress import Progress
-from spark.schema import DAY_MS, Day
 from spark.settings import Settings
-from spark.storage import Storage
+from spark.storage.locations import Storage
 
 DATE = date(2026, 3, 14)
 START = Day.of(DATE, 2**53).start_ms

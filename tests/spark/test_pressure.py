@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.sql import Row, SparkSession
 from pyspark.testing import assertDataFrameEqual
 
-from spark.schema import Day
+from spark.days import Day
 from spark.tables.pressure import STATUSES, pressure
 from tests.spark.events import DAY, at, events
 from tests.spark.replay import Spell, random_day, walk

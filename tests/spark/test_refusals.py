@@ -3,7 +3,7 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 from pyspark.testing import assertDataFrameEqual
 
-from spark.sources import traffic
+from spark.events.sources import traffic
 from spark.tables.refusals import refusals
 from tests.spark.events import DAY, at, events
 

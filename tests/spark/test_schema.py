@@ -8,8 +8,8 @@ from typing import Annotated, get_args, get_origin, get_type_hints
 import pytest
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from relay_core.events import Event
-from spark.schema import EVENT_SCHEMA
+from relay_core.records.events import Event
+from spark.events.schema import EVENT_SCHEMA
 
 
 def differences(schema: StructType) -> list[str]:

@@ -5,8 +5,8 @@ from pyspark.sql import functions as F
 from pyspark.testing import assertDataFrameEqual
 
 from relay_core.config import RateLimitConfig
-from relay_core.ratelimit import resolve_limit
-from spark.sources import traffic
+from relay_core.rules.rate_limit import resolve_limit
+from spark.events.sources import traffic
 from spark.tables.senders import Limits, senders
 from tests.spark.events import DAY, at, events
 

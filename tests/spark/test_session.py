@@ -18,15 +18,15 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkRuntimeError
 
-from spark import session as sessions
-from spark.archive import Archive, archive_for, make_archive
-from spark.java import VECTOR, cache_directory, find_java
+from spark.engine import session as sessions
+from spark.engine.class_archive import Archive, archive_for, make_archive
+from spark.engine.java import VECTOR, cache_directory, find_java
 from tests.spark.machine import SMALL, complaints, without_java
 
 OPEN = """
 import json, os, sys
 from pyspark import SparkContext
-from spark.session import open_session
+from spark.engine.session import open_session
 
 before = dict(os.environ)
 with open_session("a test", **json.loads(sys.argv[1])) as spark:

@@ -7,8 +7,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.testing import assertDataFrameEqual
 
-from spark.schema import EVENT_SCHEMA, Day
-from spark.sources import incidents, steps, time_of_day, traffic
+from spark.days import Day
+from spark.events.schema import EVENT_SCHEMA
+from spark.events.sources import incidents, steps, time_of_day, traffic
 from tests.spark.events import DATE, DAY, at, events
 
 TRAFFIC = (

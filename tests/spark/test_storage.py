@@ -13,8 +13,8 @@ from pathlib import Path
 import fsspec  # type: ignore[import-untyped]
 import pytest
 
-from spark import storage
-from spark.storage import Storage, StorageError
+from spark.storage import locations as storage
+from spark.storage.locations import Storage, StorageError
 
 ODD = "a b %41 [x]{y} #é*"
 
@@ -182,7 +182,7 @@ def test_a_write_that_fails_leaves_the_file_as_it_was(tmp_path: Path, monkeypatc
 
 def test_a_second_run_is_told_of_the_first(tmp_path: Path) -> None:
     place = Storage(tmp_path / "tables")
-    other = f"from spark.storage import Storage\nwith Storage({str(tmp_path / 'tables')!r}).lock(): pass"
+    other = f"from spark.storage.locations import Storage\nwith Storage({str(tmp_path / 'tables')!r}).lock(): pass"
     with place.lock():
         told = subprocess.run([sys.executable, "-c", other], capture_output=True, text=True, check=False, timeout=60)
         assert told.returncode != 0

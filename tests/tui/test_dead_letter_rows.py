@@ -4,14 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay_core.deadletters import DeadLetterFilter, DeadLetterSummary
-from relay_core.filter_language import Term, parse_filter
-from relay_core.protocol import DeadLetterSummaries
-from relay_core.replay_plan import ReplayOutcome
-from relay_tui.views.dead_letters.choice import Choice, Marks, chosen, is_half_typed
+from relay_core.messages.dead_letter import DeadLetterFilter, DeadLetterSummary
+from relay_core.messages.filter_language import Term, parse_filter
+from relay_core.messages.replay_plan import ReplayOutcome
+from relay_core.protocol.deadletters import DeadLetterSummaries
+from relay_tui.views.dead_letters.difference import diff_lines, difference
 from relay_tui.views.dead_letters.rows import LetterRows, first_rows
 from relay_tui.views.dead_letters.runs import interrupted
-from relay_tui.views.dead_letters.text import body_lines, diff_lines, difference, error_lines, instant
+from relay_tui.views.dead_letters.selection import LetterSelection, MarkedKeys, is_half_typed, selection_of
+from relay_tui.views.dead_letters.text import body_lines, error_lines, instant
 
 
 def summary(number: int) -> DeadLetterSummary:
@@ -81,12 +82,12 @@ def test_a_key_that_is_not_there_has_a_place_all_the_same(numbers: set[int], oth
 
 
 def test_everything_behind_a_filter_is_marked_as_that_minus_what_was_unmarked() -> None:
-    marks = Marks()
+    marks = MarkedKeys()
     marks.mark_everything()
     marks.toggle("B/h")
     assert "A/h" in marks
     assert "B/h" not in marks
-    meant = chosen(marks, ' reason~"no stock" ', "C/h")
+    meant = selection_of(marks, ' reason~"no stock" ', "C/h")
     assert meant is not None
     assert meant.ids is None
     assert parse_filter(meant.where) == (Term("reason", "~", "no stock"), Term("id", "=", "B/h", negated=True))
@@ -96,16 +97,16 @@ def test_everything_behind_a_filter_is_marked_as_that_minus_what_was_unmarked() 
     ("marked", "key", "meant"),
     [
         ((), None, None),
-        ((), "A/h", Choice(ids=("A/h",))),
-        (("C/h", "B/h"), "A/h", Choice(ids=("B/h", "C/h"))),
+        ((), "A/h", LetterSelection(ids=("A/h",))),
+        (("C/h", "B/h"), "A/h", LetterSelection(ids=("B/h", "C/h"))),
     ],
     ids=["nothing", "the row under the cursor", "what is marked, not the row"],
 )
-def test_what_an_action_is_about(marked: tuple[str, ...], key: str | None, meant: Choice | None) -> None:
-    marks = Marks()
+def test_what_an_action_is_about(marked: tuple[str, ...], key: str | None, meant: LetterSelection | None) -> None:
+    marks = MarkedKeys()
     for one in marked:
         marks.toggle(one)
-    assert chosen(marks, "code=x", key) == meant
+    assert selection_of(marks, "code=x", key) == meant
 
 
 @pytest.mark.parametrize(
@@ -173,26 +174,26 @@ def test_what_is_no_instant_is_none(text: str) -> None:
 def test_ages_are_instants_from_when_a_choice_was_made_however_late_it_is_judged(
     where: str, meant: DeadLetterFilter
 ) -> None:
-    assert Choice(where=where, asked_ms=NOW, until_ms=NOW)._filter() == meant
+    assert LetterSelection(where=where, asked_ms=NOW, until_ms=NOW)._filter() == meant
 
 
 def test_what_was_acted_on_is_unmarked_and_nothing_else() -> None:
-    marks = Marks({"A/h", "B/h"})
-    done = chosen(marks, "", None)
+    marks = MarkedKeys({"A/h", "B/h"})
+    done = selection_of(marks, "", None)
     assert done is not None
     marks.toggle("C/h")  # meanwhile
-    marks.settle(Choice(where="code=x"), "code=x")
-    marks.settle(done, "")
+    marks.unmark_done(LetterSelection(where="code=x"), "code=x")
+    marks.unmark_done(done, "")
     assert set(marks) == {"C/h"}
 
     marks.mark_everything()
-    marks.settle(done, "code=x")
+    marks.unmark_done(done, "code=x")
     assert marks.everything
-    done = chosen(marks, "code=x", None)
+    done = selection_of(marks, "code=x", None)
     assert done is not None
-    marks.settle(done, "code=y")
+    marks.unmark_done(done, "code=y")
     assert marks.everything
-    marks.settle(done, "code=x")
+    marks.unmark_done(done, "code=x")
     assert not marks
 
 

@@ -13,31 +13,33 @@ from pathlib import Path
 
 import pytest
 
-from relay_core.breaker import CircuitState
-from relay_core.client import RelayClient
-from relay_core.deadletters import DeadLetter, DeadLetterFilter
+from relay_core.client.client import RelayClient
+from relay_core.clock import SystemClock, parse_iso
 from relay_core.errors import SupervisorUnavailable
-from relay_core.live_state import LiveState
-from relay_tui.demo import letters, outside, script, settings, trouble
-from relay_tui.demo.stage import Stage
-from relay_tui.demo.traffic import CAST, MAILBOXES
-from relay_tui.demo.world import DemoWorld, a_demo
-from tests.supervisor.inside import a_client, a_supervisor, until
+from relay_core.messages.dead_letter import DeadLetter, DeadLetterFilter
+from relay_core.protocol.live_state import LiveState
+from relay_core.rules.breaker import CircuitState
+from relay_tui.demo import dead_letters, external, failing, sample_texts, settings
+from relay_tui.demo.bus_access import BusAccess
+from relay_tui.demo.session import DemoSession, run_demo
+from relay_tui.demo.traffic import ALL_WORKLOADS, MAILBOXES
+from tests.kit.supervisor import a_client, a_supervisor
+from tests.kit.waiting import until
 
 WARNING = settings.CONFIG["reliability"]["backpressure"]["pressureWarningAt"]
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[DemoWorld]:
+def world() -> Iterator[DemoSession]:
     """One demo for all tests that only look on."""
-    with DemoWorld.start() as world:
+    with DemoSession.start() as world:
         yield world
     assert not world.directory.exists()
     assert processes_of(world.directory) == []
 
 
 @pytest.fixture
-async def client(world: DemoWorld) -> AsyncIterator[RelayClient]:
+async def client(world: DemoSession) -> AsyncIterator[RelayClient]:
     await world.ready()
     async with RelayClient(world.socket, data_dir=world.data_dir) as client:
         yield client
@@ -79,15 +81,15 @@ def adapter_counts(state: LiveState, id: str) -> tuple[int, int]:
 SIGHTS: dict[str, Callable[[LiveState], object]] = {
     "throughput": lambda state: state.throughput is not None and state.throughput.rate_10s > 3,
     "latency": lambda state: state.throughput is not None and state.throughput.total_us.count > 20,
-    "a breaker that opens": lambda state: CircuitState.OPEN in breaker_states(state, trouble.SEARCH),
+    "a breaker that opens": lambda state: CircuitState.OPEN in breaker_states(state, failing.SEARCH),
     "a mailbox under pressure": lambda state: any(
-        box.pressure >= WARNING for box in state.mailboxes.values() if box.subject == trouble.REVIEWER
+        box.pressure >= WARNING for box in state.mailboxes.values() if box.subject == failing.REVIEWER
     ),
     "mail that waits at a desk": lambda state: any(
         box.depth for box in state.mailboxes.values() if box.subject.startswith("relay.desk.")
     ),
     "a sender at its limit": lambda state: (
-        (sender := state.senders.get(trouble.CRAWLER)) is not None and sender.count >= sender.limit
+        (sender := state.senders.get(failing.CRAWLER)) is not None and sender.count >= sender.limit
     ),
     "refusals": lambda state: (
         state.throughput is not None
@@ -134,22 +136,32 @@ async def test_conversations_have_many_hops_each_with_its_parent(client: RelayCl
 
 async def test_hostile_texts_arrive_as_they_are(client: RelayClient) -> None:
     async def texts() -> list[str]:
-        found = await client.dead_letters(filter=DeadLetterFilter(endpoint=letters.MAILROOM, code="consumer_failed"))
+        found = await client.dead_letters(
+            filter=DeadLetterFilter(endpoint=dead_letters.MAILROOM, code="consumer_failed")
+        )
         return [one.envelope.payload["content"] for one in found if one.envelope is not None]
 
     await until(texts)
-    assert set(await texts()) <= set(script.HOSTILE)
-    assert all(any(sign in text for text in script.HOSTILE) for sign in ("\x1b", "\u202e", "[bold", "番", "🎉", "\x9b"))
+    assert set(await texts()) <= set(sample_texts.HOSTILE)
+    assert all(
+        any(sign in text for text in sample_texts.HOSTILE) for sign in ("\x1b", "\u202e", "[bold", "番", "🎉", "\x9b")
+    )
 
 
 async def test_a_replay_of_the_failed_deploys_succeeds_at_once(client: RelayClient) -> None:
-    failed = DeadLetterFilter(endpoint=trouble.DEPLOYS, code="consumer_failed")
+    failed = DeadLetterFilter(endpoint=failing.DEPLOYS, code="consumer_failed")
+
+    async def replayable() -> list[str]:
+        """Return the failed deploys for which the registry is back."""
+        back = SystemClock().now_ms() - failing.REGISTRY_BACK_MS
+        letters = [letter.envelope for letter in await client.dead_letters(filter=failed)]
+        return [envelope.id for envelope in letters if envelope is not None and parse_iso(envelope.created_at) < back]
 
     async def enough() -> bool:
-        return len(await client.dead_letters(filter=failed)) >= 4
+        return len(await replayable()) >= 4
 
     await until(enough)
-    plan = await client.plan_replay(filter=failed)
+    plan = await client.plan_replay(ids=await replayable())
     outcome = await client.run_replay(plan.id)
     assert (outcome.delivered, outcome.failed, outcome.skipped) == (len(plan.items), 0, 0)
     replayed = {item.message_id for item in plan.items}
@@ -164,13 +176,13 @@ async def test_a_replay_of_the_failed_deploys_succeeds_at_once(client: RelayClie
 async def test_the_flaky_endpoint_heals(client: RelayClient) -> None:
     async with asyncio.timeout(100), client.watch() as watch:
         async for state in watch:
-            seen = breaker_states(state, trouble.SEARCH)
+            seen = breaker_states(state, failing.SEARCH)
             if CircuitState.OPEN in seen and seen[-1] is CircuitState.CLOSED:
                 return
 
 
 async def test_a_supervisor_that_is_killed_comes_back_and_the_traffic_goes_on(tmp_path: Path) -> None:
-    async with a_demo(tmp_path) as world, RelayClient(world.socket, data_dir=world.data_dir) as client:
+    async with run_demo(tmp_path) as world, RelayClient(world.socket, data_dir=world.data_dir) as client:
 
         async def is_played_by(pid: int, *, another: bool) -> bool:
             status = await client.status()
@@ -185,8 +197,8 @@ async def test_a_supervisor_that_is_killed_comes_back_and_the_traffic_goes_on(tm
 PARENT = """
 import signal, sys
 from pathlib import Path
-from relay_tui.demo.world import DemoWorld
-world = DemoWorld.start(Path(sys.argv[1]))
+from relay_tui.demo.session import DemoSession
+world = DemoSession.start(Path(sys.argv[1]))
 print(world.directory, flush=True)
 signal.pause()
 """
@@ -212,7 +224,7 @@ async def test_however_the_dashboard_goes_nothing_is_left(
     assert parent.stdout is not None
     directory = Path((await parent.stdout.readline()).decode().strip())
     if when_up:
-        await until(lambda: has_processes(directory, 3))  # the keeper, the supervisor, the traffic
+        await until(lambda: has_processes(directory, 3))  # the runner, the supervisor, the traffic
         assert os.listdir(tmp_path) == [directory.name]
     parent.send_signal(number)
     await parent.wait()
@@ -220,9 +232,9 @@ async def test_however_the_dashboard_goes_nothing_is_left(
     assert os.listdir(tmp_path) == []
 
 
-async def test_the_keeper_ends_everything_when_it_is_told_to(tmp_path: Path) -> None:
-    async with a_demo(tmp_path) as world:
-        world.keeper.terminate()
+async def test_the_runner_ends_everything_when_it_is_told_to(tmp_path: Path) -> None:
+    async with run_demo(tmp_path) as world:
+        world.runner.terminate()
         await until(lambda: has_processes(world.directory, 0))
         assert os.listdir(tmp_path) == []
 
@@ -231,7 +243,7 @@ async def test_a_supervisor_that_does_not_start_says_why(tmp_path: Path) -> None
     deep = tmp_path / ("d" * 100)  # too long for a socket
     deep.mkdir()
     with pytest.raises(SupervisorUnavailable, match=r"did not start: cannot start: the socket's path"):
-        async with a_demo(deep):
+        async with run_demo(deep):
             pass
     assert os.listdir(deep) == []
 
@@ -240,7 +252,7 @@ async def test_the_demo_is_not_the_users_own(tmp_path: Path, monkeypatch: pytest
     for name, value in {"RELAY_DATA_DIR": str(tmp_path), "RELAY_SOCKET": "/nowhere/s", "RELAY_TOKEN": "mine"}.items():
         monkeypatch.setenv(name, value)
     async with (
-        a_demo() as world,
+        run_demo() as world,
         RelayClient(world.socket, data_dir=world.data_dir, token=world.operator_token()) as client,
     ):
 
@@ -254,15 +266,15 @@ async def test_the_demo_is_not_the_users_own(tmp_path: Path, monkeypatch: pytest
 async def test_the_janitor_bounds_what_would_grow(tmp_path: Path) -> None:
     async with a_supervisor(tmp_path) as supervisor, a_client(supervisor) as client:
         astray = {"subject": "relay.agent.nobody", "payload": "hello?", "sender": "relay.desk.ada"}
-        await client.publish_many([astray] * (outside.LETTERS_MOST + 5))
-        newest = [letter.message_id for letter in (await client.dead_letters())[-outside.LETTERS_KEPT :]]
-        stage = Stage(client, tmp_path, 1, "janitor", 0.0)
+        await client.publish_many([astray] * (external.LETTERS_MOST + 5))
+        newest = [letter.message_id for letter in (await client.dead_letters())[-external.LETTERS_KEPT :]]
+        bus = BusAccess(client, tmp_path, 1, "janitor", 0.0)
 
         async def are_few() -> bool:
             return [letter.message_id for letter in await client.dead_letters()] == newest
 
         async with asyncio.TaskGroup() as group:
-            work = group.create_task(outside.janitor(stage))
+            work = group.create_task(external.janitor(bus))
             await until(are_few)
             work.cancel()
 
@@ -270,20 +282,20 @@ async def test_the_janitor_bounds_what_would_grow(tmp_path: Path) -> None:
 def test_the_oldest_events_are_swept_and_the_open_segment_never(tmp_path: Path) -> None:
     day = tmp_path / "events" / "date=2026-11-16"
     day.mkdir(parents=True)
-    for number in range(outside.SEGMENTS_KEPT + 3):
+    for number in range(external.SEGMENTS_KEPT + 3):
         (day / f"10-{number:04}-1.jsonl").touch()
     (day / "_10-0000-2.jsonl").touch()
-    outside.sweep_events(tmp_path)
+    external.sweep_events(tmp_path)
     kept = sorted(path.name for path in day.iterdir())
-    assert kept == [f"10-{n:04}-1.jsonl" for n in range(3, outside.SEGMENTS_KEPT + 3)] + ["_10-0000-2.jsonl"]
+    assert kept == [f"10-{n:04}-1.jsonl" for n in range(3, external.SEGMENTS_KEPT + 3)] + ["_10-0000-2.jsonl"]
 
 
-def test_everyone_has_luck_of_their_own() -> None:
+def test_every_workload_has_its_own_random_numbers() -> None:
     def draws(seed: int, name: str) -> list[float]:
-        stage = Stage(RelayClient("/nowhere/s"), Path("/nowhere"), seed, name, 0.0)
-        return [stage.luck.random() for _ in range(3)]
+        bus = BusAccess(RelayClient("/nowhere/s"), Path("/nowhere"), seed, name, 0.0)
+        return [bus.random.random() for _ in range(3)]
 
-    assert len({tuple(draws(5, name)) for name in CAST}) == len(CAST)
+    assert len({tuple(draws(5, name)) for name in ALL_WORKLOADS}) == len(ALL_WORKLOADS)
     assert draws(5, "search") == draws(5, "search") != draws(6, "search")
 
 

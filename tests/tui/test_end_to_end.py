@@ -14,7 +14,7 @@ from secrets import token_hex
 
 import pytest
 
-from tests.tui.terminal import ROOT
+from tests.kit import ROOT
 
 TMUX = shutil.which("tmux")
 PATIENCE_SECS = 90.0

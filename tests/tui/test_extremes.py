@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from relay_core.live_state import StateUpdate
-from tests.supervisor.inside import a_supervisor
-from tests.tui.desk import a_dashboard
+from relay_core.protocol.live_state import StateUpdate
+from tests.kit.supervisor import a_supervisor
+from tests.tui.driver import a_dashboard
 
 MOST = 2**63 - 1
 
@@ -51,9 +51,9 @@ def a_picture(number: int, share: float) -> StateUpdate:
 
 @pytest.mark.parametrize(("number", "share"), [(0, 1e308), (MOST, -1e308), (-MOST - 1, 5e-324)])
 async def test_every_screen_is_drawn_whatever_the_numbers(tmp_path: Path, number: int, share: float) -> None:
-    async with a_supervisor(tmp_path) as supervisor, a_dashboard(supervisor, size=(120, 36)) as desk:
-        desk.app.store.state.apply(a_picture(number, share))
+    async with a_supervisor(tmp_path) as supervisor, a_dashboard(supervisor, size=(120, 36)) as tui:
+        tui.app.store.state.apply(a_picture(number, share))
         for key in "1234567RJ":
-            await desk.press("escape", key, *("o" if key == "3" else ()))
-            desk.app.draw()
-        assert desk.app.faults == []
+            await tui.press("escape", key, *("o" if key == "3" else ()))
+            tui.app.draw()
+        assert tui.app.tasks.faults == []

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from textual.strip import Strip
 
-from tests.tui.desk import Desk, a_dashboard
+from tests.tui.driver import Driver, a_dashboard, strips_of
 from tests.tui.frames import are_written, check_frame, frame_of, keep_frame, new_place
 from tests.tui.scene import a_scene
 
@@ -40,17 +39,17 @@ async def test_every_screen_looks_as_it_did(size: tuple[int, int], look: str, mo
     theme = "light" if look == "light" else "dark"
     told: list[str] = []
     _wish(look, monkeypatch)
-    async with a_scene() as (supervisor, clock), a_dashboard(supervisor, size=size, clock=clock, theme=theme) as desk:
+    async with a_scene() as (supervisor, clock), a_dashboard(supervisor, size=size, clock=clock, theme=theme) as tui:
         for name, keys, awaited in WALK:
-            await desk.press(*keys)
-            told += await picture(desk, name, size, look, awaited)
-        await desk.resize(50, 12)
-        told += await picture(desk, "too-small", size, look, "a little more room")
+            await tui.press(*keys)
+            told += await picture(tui, name, size, look, awaited)
+        await tui.resize(50, 12)
+        told += await picture(tui, "too-small", size, look, "needs a larger terminal")
     _wish(look, monkeypatch)
     nowhere = new_place()
     nowhere.rmdir()
-    async with a_dashboard(None, size=size, clock=clock, theme=theme, socket=f"{nowhere}/s") as desk:
-        told += await picture(desk, "nobody", size, look, "No supervisor is running")
+    async with a_dashboard(None, size=size, clock=clock, theme=theme, socket=f"{nowhere}/s") as tui:
+        told += await picture(tui, "no-supervisor", size, look, "No supervisor is running")
     assert not told, "\n\n".join(told)
 
 
@@ -60,20 +59,20 @@ def _wish(look: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("NO_COLOR", "1")
 
 
-async def picture(desk: Desk, name: str, size: tuple[int, int], look: str, awaited: str) -> list[str]:
+async def picture(tui: Driver, name: str, size: tuple[int, int], look: str, awaited: str) -> list[str]:
     """Return how the screen differs from its picture, once it has come to rest."""
-    await desk.until(awaited)
-    desk.app.clear_notifications()  # they go after a time, and time is not frozen for them
+    await tui.until(awaited)
+    tui.app.clear_notifications()  # they go after a time, and time is not frozen for them
     kept_as = f"{name}-{size[0]}x{size[1]}"
-    before, now = None, frame_of(_strips(desk), look)
+    before, now = None, frame_of(strips_of(tui.app), look)
     differs = check_frame(kept_as, now)
     try:
         async with asyncio.timeout(_STILL_SECS):
             # A picture that is there is waited for; one that is to be made is taken when nothing changes any more.
             while differs is not None and not (are_written() and now == before):
                 await asyncio.sleep(0.05)
-                await desk.press()  # no key: what is pending is done
-                before, now = now, frame_of(_strips(desk), look)
+                await tui.press()  # no key: what is pending is done
+                before, now = now, frame_of(strips_of(tui.app), look)
                 differs = check_frame(kept_as, now)
     except TimeoutError:
         pass
@@ -81,7 +80,3 @@ async def picture(desk: Desk, name: str, size: tuple[int, int], look: str, await
         keep_frame(kept_as, now)
         return []
     return [differs] if differs is not None else []
-
-
-def _strips(desk: Desk) -> list[Strip]:
-    return desk.app.screen._compositor.render_strips()

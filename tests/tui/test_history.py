@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-from relay_core.live_state import LiveState
-from relay_tui.history import KEPT_SECS, History, Track
+from relay_core.protocol.live_state import LiveState
+from relay_tui.live.history import KEPT_SECS, History, TimeSeries
 
 
 def test_a_change_is_told_over_the_time_it_was_watched() -> None:
-    track = Track()
+    track = TimeSeries()
     assert track.change("a", 5, 60) == (0, 0.0)
     for second in range(10):
         track.note(float(second), {"a": second})
@@ -16,7 +16,7 @@ def test_a_change_is_told_over_the_time_it_was_watched() -> None:
 
 
 def test_samples_are_at_most_one_a_second_and_bounded() -> None:
-    track = Track()
+    track = TimeSeries()
     for tick in range(KEPT_SECS * 10):
         track.note(tick / 5, {"a": tick})
     assert len(track.series("a", 10_000)) == KEPT_SECS

@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 import pytest
 
-from relay_core.client import RelayClient
+from relay_core.client.client import RelayClient
 from relay_supervisor.supervisor import Supervisor
-from tests.supervisor.inside import a_client, a_supervisor
+from tests.kit.supervisor import a_client, a_supervisor
+from tests.kit.terminal import ENTER, ESC, SIZE, Terminal
 from tests.tui.escapes import foreign
-from tests.tui.hostile import CORPUS, TOGETHER, config_with_job, park, plant, random_texts
-from tests.tui.terminal import ENTER, ESC, SIZE, Terminal
+from tests.tui.hostile import CORPUS, TOGETHER, config_with_job, dead_letter, plant, random_texts
 
 
 class Step(NamedTuple):
@@ -40,7 +40,7 @@ WALK = (
 
 
 def dashboard(supervisor: Supervisor) -> Terminal:
-    data_dir = supervisor.services.relay.bus.data_dir.path
+    data_dir = supervisor.context.relay.data_dir.path
     command = [sys.executable, "-m", "relay_tui", "--socket", str(supervisor.socket), "--data-dir", str(data_dir)]
     return Terminal(command)
 
@@ -141,7 +141,7 @@ async def test_hostile_texts_everywhere_are_shown_as_text_and_do_nothing(data_di
 async def test_random_texts_are_shown_as_text_and_do_nothing(data_dir: Path) -> None:
     texts = random_texts(300, seed=5)
     async with a_supervisor(data_dir) as supervisor, a_client(supervisor) as client:
-        await park(client, texts)
+        await dead_letter(client, texts)
         before = await what_there_is(client)
         async with dashboard(supervisor) as terminal:
             await terminal.until(partial(is_titled, terminal, "Overview"))

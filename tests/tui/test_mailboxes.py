@@ -6,20 +6,21 @@ from typing import Any
 
 import pytest
 
-from relay_core.live_state import LiveMailbox
-from relay_tui.table import LiveTable, Row
+from relay_core.protocol.live_state import LiveMailbox
 from relay_tui.views.excerpt import SHOWN, excerpt
-from relay_tui.views.mailboxes.order import Ranking
-from tests.supervisor.inside import a_client, a_supervisor, until
-from tests.tui.desk import Desk, a_dashboard
+from relay_tui.views.mailboxes.ranking import Ranking
+from relay_tui.widgets.table import LiveTable, Row
+from tests.kit.supervisor import a_client, a_supervisor
+from tests.kit.waiting import until
+from tests.tui.driver import Driver, a_dashboard
 
 SMALL_BOXES = {"reliability": {"backpressure": {"maxMailboxSize": 10}, "rateLimit": {"maxPerWindow": 20}}}
 
 
-def subjects(desk: Desk) -> list[str]:
+def subjects(tui: Driver) -> list[str]:
     """Return the mailboxes in the order in which they are shown."""
-    boxes = desk.app.store.state.mailboxes
-    return [boxes[key].subject.rpartition(".")[2] for key in desk.view.query_one("#boxes", LiveTable).keys]
+    boxes = tui.app.store.state.mailboxes
+    return [boxes[key].subject.rpartition(".")[2] for key in tui.view.query_one("#boxes", LiveTable).keys]
 
 
 async def test_mailboxes_and_senders_say_how_they_are(tmp_path: Path) -> None:
@@ -29,11 +30,11 @@ async def test_mailboxes_and_senders_say_how_they_are(tmp_path: Path) -> None:
         for _ in range(10):
             await client.publish("relay.agent.full", "work", sender="relay.desk.a")
         await client.claim("relay.agent.full")
-        async with a_dashboard(supervisor) as desk:
-            await desk.press("3")
-            await desk.until(r"relay.agent.full +▲ warning +█+ +90% +9 . +\d+s +– +1 +0 +0 endpoint")
-            await desk.until(r"relay.agent.calm +● ok +0% +0 · +– +– +0 +0 +0 endpoint")
-            await desk.until(r"relay.desk.a +● ok +█+ +50% +10 +20 +\d+s +in \d+s")
+        async with a_dashboard(supervisor) as tui:
+            await tui.press("3")
+            await tui.until(r"relay.agent.full +▲ warning +█+ +90% +9 . +\d+s +– +1 +0 +0 endpoint")
+            await tui.until(r"relay.agent.calm +● ok +0% +0 · +– +– +0 +0 +0 endpoint")
+            await tui.until(r"relay.desk.a +● ok +█+ +50% +10 +20 +\d+s +in \d+s")
 
 
 async def test_o_goes_through_the_orders(tmp_path: Path) -> None:
@@ -42,38 +43,38 @@ async def test_o_goes_through_the_orders(tmp_path: Path) -> None:
             await client.register_endpoint(f"relay.agent.{name}")
             for _ in range(count):
                 await client.publish(f"relay.agent.{name}", 1, sender="relay.desk.a")
-        async with a_dashboard(supervisor) as desk:
-            await desk.press("3")
-            await desk.until("by pressure")
-            await desk.until(lambda: subjects(desk) == ["b", "c", "a"])
-            await desk.press("o")
-            await desk.until("by depth")
-            assert subjects(desk) == ["b", "c", "a"]
-            await desk.press("o")
-            await desk.until("by oldest")
-            assert subjects(desk) == ["c", "b", "a"]
-            await desk.press("o")
-            await desk.until("by name")
-            assert subjects(desk) == ["a", "b", "c"]
+        async with a_dashboard(supervisor) as tui:
+            await tui.press("3")
+            await tui.until("by pressure")
+            await tui.until(lambda: subjects(tui) == ["b", "c", "a"])
+            await tui.press("o")
+            await tui.until("by depth")
+            assert subjects(tui) == ["b", "c", "a"]
+            await tui.press("o")
+            await tui.until("by oldest")
+            assert subjects(tui) == ["c", "b", "a"]
+            await tui.press("o")
+            await tui.until("by name")
+            assert subjects(tui) == ["a", "b", "c"]
 
 
 async def test_a_filter_shows_what_has_it_in_its_subject_and_escape_takes_it_away(tmp_path: Path) -> None:
     async with a_supervisor(tmp_path) as supervisor, a_client(supervisor) as client:
         for name in ("alpha", "beta", "alphabet"):
             await client.register_endpoint(f"relay.agent.{name}")
-        async with a_dashboard(supervisor) as desk:
-            await desk.press("3")
-            await desk.until("relay.agent.beta")
-            await desk.press("/")
-            await desk.type("ALPHA")
-            await desk.until("2 of 3")  # as it is typed
-            await desk.press("enter")
-            assert subjects(desk) == ["alpha", "alphabet"]
-            await desk.press("j")
-            await desk.until("▶ relay.agent.alphabet")
-            await desk.press("escape")
-            await desk.until("relay.agent.beta")
-            assert "▶ relay.agent.alphabet" in desk.text()
+        async with a_dashboard(supervisor) as tui:
+            await tui.press("3")
+            await tui.until("relay.agent.beta")
+            await tui.press("/")
+            await tui.type("ALPHA")
+            await tui.until("2 of 3")  # as it is typed
+            await tui.press("enter")
+            assert subjects(tui) == ["alpha", "alphabet"]
+            await tui.press("j")
+            await tui.until("▶ relay.agent.alphabet")
+            await tui.press("escape")
+            await tui.until("relay.agent.beta")
+            assert "▶ relay.agent.alphabet" in tui.text()
 
 
 async def test_an_open_mailbox_shows_its_mail_and_takes_none(tmp_path: Path) -> None:
@@ -82,23 +83,23 @@ async def test_an_open_mailbox_shows_its_mail_and_takes_none(tmp_path: Path) -> 
         first = await client.publish(
             "relay.agent.a", {"content": "the first\x1b[31m"}, sender="relay.desk.x", reply_to="relay.desk.y"
         )
-        async with a_dashboard(supervisor) as desk:
-            await desk.press("3")
-            await desk.until("relay.agent.a")
-            await desk.press("enter")
-            await desk.until(rf"id +{first.message_id}")
-            await desk.until(r"reply to +relay.desk.y")
-            await desk.until(r"budget +hop \d of 5, \d+ calls left, expires in")
-            await desk.until(r"the first\\u001b\[31m")
+        async with a_dashboard(supervisor) as tui:
+            await tui.press("3")
+            await tui.until("relay.agent.a")
+            await tui.press("enter")
+            await tui.until(rf"id +{first.message_id}")
+            await tui.until(r"reply to +relay.desk.y")
+            await tui.until(r"budget +hop \d of 5, \d+ calls left, expires in")
+            await tui.until(r"the first\\u001b\[31m")
 
             await client.publish("relay.agent.a", {"content": "the second"}, sender="relay.desk.z")
-            await desk.until("relay.desk.z")  # it follows the mailbox
-            assert rf"id        {first.message_id}" in desk.text()
-            await desk.press("j")
-            await desk.until(r"from +relay.desk.z")
+            await tui.until("relay.desk.z")  # it follows the mailbox
+            assert rf"id        {first.message_id}" in tui.text()
+            await tui.press("j")
+            await tui.until(r"from +relay.desk.z")
 
-            await desk.press("escape")
-            await desk.until("Senders")
+            await tui.press("escape")
+            await tui.until("Senders")
         assert len(await client.claim("relay.agent.a", 5)) == 2
 
 
@@ -106,15 +107,15 @@ async def test_a_message_leads_to_its_trace(tmp_path: Path) -> None:
     async with a_supervisor(tmp_path) as supervisor, a_client(supervisor) as client:
         await client.register_endpoint("relay.agent.a")
         await client.publish("relay.agent.a", 1, sender="relay.desk.x")
-        async with a_dashboard(supervisor) as desk:
-            await desk.press("3")
-            await desk.until("relay.agent.a")
-            await desk.press("t")  # there is no message yet
-            assert desk.view.NAME == "mailboxes"
-            await desk.press("enter")
-            await desk.until("relay.desk.x")
-            await desk.press("t")
-            await desk.until(lambda: desk.view.NAME == "traces")
+        async with a_dashboard(supervisor) as tui:
+            await tui.press("3")
+            await tui.until("relay.agent.a")
+            await tui.press("t")  # there is no message yet
+            assert tui.view.NAME == "mailboxes"
+            await tui.press("enter")
+            await tui.until("relay.desk.x")
+            await tui.press("t")
+            await tui.until(lambda: tui.view.NAME == "traces")
 
 
 async def test_y_copies_what_the_cursor_is_on_and_capital_y_a_command(tmp_path: Path, own_places: Path) -> None:
@@ -122,17 +123,17 @@ async def test_y_copies_what_the_cursor_is_on_and_capital_y_a_command(tmp_path: 
     async with a_supervisor(tmp_path / "data") as supervisor, a_client(supervisor) as client:
         await client.register_endpoint("relay.agent.a")
         sent = await client.publish("relay.agent.a", 1, sender="relay.desk.x")
-        async with a_dashboard(supervisor) as desk:
-            await desk.press("3")
-            await desk.until("relay.agent.a")
+        async with a_dashboard(supervisor) as tui:
+            await tui.press("3")
+            await tui.until("relay.agent.a")
             found = {}
             for key in ("y", "Y"):
-                await desk.press(key)
+                await tui.press(key)
                 found[key] = copied.read_text()
             assert found == {"y": "relay.agent.a", "Y": "relay inbox relay.agent.a"}
-            await desk.press("enter")
-            await desk.until("relay.desk.x")
-            await desk.press("y")
+            await tui.press("enter")
+            await tui.until("relay.desk.x")
+            await tui.press("y")
             assert copied.read_text() == sent.message_id
 
 
@@ -140,36 +141,36 @@ async def test_a_long_message_is_wrapped_and_can_be_scrolled(tmp_path: Path) -> 
     async with a_supervisor(tmp_path) as supervisor, a_client(supervisor) as client:
         await client.register_endpoint("relay.agent.a")
         await client.publish("relay.agent.a", {"long": "x" * 3000 + "the end"}, sender="relay.desk.x")
-        async with a_dashboard(supervisor, size=(80, 24)) as desk:
-            await desk.press("3")
-            await desk.until("relay.agent.a")
-            await desk.press("enter")
-            await desk.until("Message tab to scroll it")
-            await desk.press("tab")
-            await desk.until("▶ Message")
-            await desk.press("G")
-            await desk.until("the end")
+        async with a_dashboard(supervisor, size=(80, 24)) as tui:
+            await tui.press("3")
+            await tui.until("relay.agent.a")
+            await tui.press("enter")
+            await tui.until("Message tab to scroll it")
+            await tui.press("tab")
+            await tui.until("▶ Message")
+            await tui.press("G")
+            await tui.until("the end")
 
 
 async def test_an_endpoint_is_registered_and_unregistered(tmp_path: Path) -> None:
     async with a_supervisor(tmp_path) as supervisor, a_client(supervisor) as client:
         await client.register_endpoint("relay.agent.a")
-        async with a_dashboard(supervisor) as desk:
-            await desk.press("3")
-            await desk.until("relay.agent.a")
-            await desk.press("N")
-            await desk.until("Which subject")
-            await desk.type("relay.agent.new")
-            await desk.press("enter")
-            await desk.until("▶ relay.agent.new")
+        async with a_dashboard(supervisor) as tui:
+            await tui.press("3")
+            await tui.until("relay.agent.a")
+            await tui.press("N")
+            await tui.until("Which subject")
+            await tui.type("relay.agent.new")
+            await tui.press("enter")
+            await tui.until("▶ relay.agent.new")
 
-            await desk.press("U")
-            await desk.until("Unregister relay.agent.new?")
-            await desk.press("escape")
+            await tui.press("U")
+            await tui.until("Unregister relay.agent.new?")
+            await tui.press("escape")
             assert len(await client.endpoints()) == 2
-            await desk.press("U")
-            await desk.until("Type unregister and press enter")
-            await desk.confirm("unregister")
+            await tui.press("U")
+            await tui.until("Type unregister and press enter")
+            await tui.confirm("unregister")
             await until(lambda: _names(client, ["relay.agent.a"]))
 
 
@@ -178,14 +179,14 @@ async def _names(client: object, expected: list[str]) -> bool:
 
 
 async def test_what_is_no_subject_is_told_and_nothing_ends(tmp_path: Path) -> None:
-    async with a_supervisor(tmp_path) as supervisor, a_dashboard(supervisor) as desk:
-        await desk.press("3")
-        await desk.until("no endpoint is registered yet")
-        await desk.press("N")
-        await desk.until("Which subject")
-        await desk.type("not..one")
-        await desk.press("enter")
-        await desk.until(r"Register an endpoint: .*not\.\.one")
+    async with a_supervisor(tmp_path) as supervisor, a_dashboard(supervisor) as tui:
+        await tui.press("3")
+        await tui.until("no endpoint is registered yet")
+        await tui.press("N")
+        await tui.until("Which subject")
+        await tui.type("not..one")
+        await tui.press("enter")
+        await tui.until(r"Register an endpoint: .*not\.\.one")
 
 
 async def test_another_screen_leads_to_a_mailbox_or_a_sender(tmp_path: Path) -> None:
@@ -193,12 +194,12 @@ async def test_another_screen_leads_to_a_mailbox_or_a_sender(tmp_path: Path) -> 
         for name in ("a", "b"):
             await client.register_endpoint(f"relay.agent.{name}")
             await client.publish("relay.agent.a", 1, sender=f"relay.desk.{name}")
-        async with a_dashboard(supervisor) as desk:
-            await desk.until(lambda: len(desk.app.store.state.senders) == 2)
-            await desk.app.goto("mailboxes", "relay.agent.b")
-            await desk.until("▶ relay.agent.b")
-            await desk.app.goto("mailboxes", "sender:relay.desk.b")
-            await desk.until("▶ relay.desk.b")
+        async with a_dashboard(supervisor) as tui:
+            await tui.until(lambda: len(tui.app.store.state.senders) == 2)
+            await tui.app.goto("mailboxes", "relay.agent.b")
+            await tui.until("▶ relay.agent.b")
+            await tui.app.goto("mailboxes", "sender:relay.desk.b")
+            await tui.until("▶ relay.desk.b")
 
 
 def box(subject: str, depth: int = 0) -> LiveMailbox:
@@ -222,11 +223,11 @@ def test_nothing_is_sorted_while_no_row_has_changed() -> None:
     rank = Counted()
     boxes = {name: box(name) for name in "abc"}
     ranking = Ranking[LiveMailbox](lambda _, one: one.subject, lambda key: Row(key, ()))
-    assert ranking.rows(boxes, rank, "", 0.0).order == ["a", "b", "c"]
-    assert ranking.rows(boxes, rank, "", 5.0).order == ["a", "b", "c"]
+    assert ranking.rows(boxes, rank, "", 0.0).keys == ["a", "b", "c"]
+    assert ranking.rows(boxes, rank, "", 5.0).keys == ["a", "b", "c"]
     assert rank.asked == 3
     boxes["c"] = box("c", 7)
-    assert ranking.rows(boxes, rank, "", 9.0).order == ["c", "a", "b"]
+    assert ranking.rows(boxes, rank, "", 9.0).keys == ["c", "a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -247,7 +248,7 @@ def test_rows_are_sorted_once_a_second(change: str, now: float, is_sorted: bool)
     boxes["0400"] = box("0400", 7)
     if change == "gone":
         del boxes["0001"]
-    order = ranking.rows(boxes, rank, "0" if change == "filter" else "", now).order
+    order = ranking.rows(boxes, rank, "0" if change == "filter" else "", now).keys
     assert (order[0] == "0400") is is_sorted
     assert (rank.asked > asked) is is_sorted
     assert change != "gone" or "0001" not in order
@@ -256,13 +257,13 @@ def test_rows_are_sorted_once_a_second(change: str, now: float, is_sorted: bool)
 async def test_the_cursor_is_on_this_screen_when_one_comes_from_another_table(tmp_path: Path) -> None:
     async with a_supervisor(tmp_path) as supervisor, a_client(supervisor) as client:
         await client.register_endpoint("relay.agent.a")
-        async with a_dashboard(supervisor) as desk:
-            await desk.press("2", "3")
-            await desk.until("▶ relay.agent.a")
-            await desk.press("enter")
-            await desk.until("no mail waits here")
-            await desk.press("2", "3")
-            assert desk.app.focused is desk.view.query_one("#mail", LiveTable)
+        async with a_dashboard(supervisor) as tui:
+            await tui.press("2", "3")
+            await tui.until("▶ relay.agent.a")
+            await tui.press("enter")
+            await tui.until("no mail waits here")
+            await tui.press("2", "3")
+            assert tui.app.focused is tui.view.query_one("#mail", LiveTable)
 
 
 def nested(depth: int) -> Any:

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from relay_core.protocol import Report as Listed
+from relay_core.protocol.report import NightlyReport
+from relay_core.protocol.reporting import Report as ReportEntry
 from relay_tui.views.reports.layout import attention, cells_of, columns_of, freshness
 from relay_tui.views.reports.nightly import sections_of
 from relay_tui.views.reports.sections import MAX_COLUMNS, MAX_ROWS, Section
-from spark.report.model import Report
+from tests.kit.supervisor import a_supervisor
 from tests.spark.report.days import DAYS, TRACE, a_rich_day, an_empty_day, an_unfinished_day
-from tests.supervisor.inside import a_supervisor
-from tests.tui.desk import a_dashboard
+from tests.tui.driver import a_dashboard
 
 TODAY = datetime.now(UTC).date()
 
@@ -25,13 +25,13 @@ def day(back: int) -> str:
     return (TODAY - timedelta(days=back)).isoformat()
 
 
-def put(data_dir: Path, date: str, report: Report) -> None:
+def put(data_dir: Path, date: str, report: NightlyReport) -> None:
     directory = data_dir / "reports" / f"date={date}"
     directory.mkdir(parents=True)
     (directory / "report.json").write_bytes(report.to_json())
 
 
-def sections(report: Report) -> dict[str, Section]:
+def sections(report: NightlyReport) -> dict[str, Section]:
     return {one.title: one for one in sections_of(json.loads(report.to_json()))}
 
 
@@ -42,38 +42,38 @@ async def test_it_opens_with_what_needs_attention_and_says_more_of_the_row_under
     put(tmp_path, day(0), an_unfinished_day())
     put(tmp_path, day(1), a_rich_day())
     put(tmp_path, day(2), an_empty_day())
-    async with a_supervisor(tmp_path) as supervisor, a_dashboard(supervisor, size=size) as desk:
-        await desk.press("R")
-        await desk.until(f"{day(0)} +◌ so far +▲ 12 to look at +231,904")
-        await desk.until(f"{day(1)} .* +▲ 12 to look at +231,904")
-        await desk.until(f"{day(2)} .* +✓ all is well +0")
-        await desk.press("j", "enter")
-        await desk.until("✗ The breaker of telegram is open")
-        await desk.until("Open for 2 h 10 m, opened 3 times. Last: 5 failures in a row: 502 Bad Gateway")
-        await desk.until(r"\$ relay breakers")
-        await desk.press("tab", "j")
-        await desk.until(r"\$ relay adapters test telegram")
-        await desk.press("escape", "j")
-        await desk.until("Messages +57,600 +51,400 +.12%")
-        await desk.press("j")
-        await desk.until("14:00 +4,500 +412 +3 +█")
-        await desk.press("j", "j", "j", "j")
-        await desk.until(r"How long deliveries took, by target: .*\s.*to the end\.")
-        await desk.until("claude-code +end to end .*27s .*█")
+    async with a_supervisor(tmp_path) as supervisor, a_dashboard(supervisor, size=size) as tui:
+        await tui.press("R")
+        await tui.until(f"{day(0)} +◌ so far +▲ 12 to look at +231,904")
+        await tui.until(f"{day(1)} .* +▲ 12 to look at +231,904")
+        await tui.until(f"{day(2)} .* +✓ all is well +0")
+        await tui.press("j", "enter")
+        await tui.until("✗ The breaker of telegram is open")
+        await tui.until(r"Open for 2 h 10 min, opened 3 times. Last: 5 failures in a row: 502 Bad\s+Gateway")
+        await tui.until(r"\$ relay breakers")
+        await tui.press("tab", "j")
+        await tui.until(r"\$ relay adapters test telegram")
+        await tui.press("escape", "j")
+        await tui.until("Messages +57,600 +51,400 +.12%")
+        await tui.press("j")
+        await tui.until("14:00 +4,500 +412 +3 +█")
+        await tui.press("j", "j", "j", "j")
+        await tui.until(r"How long deliveries took, by target: .*\s.*to the end\.")
+        await tui.until("claude-code +end to end .*27s .*█")
 
 
 async def test_a_finding_leads_to_its_traces(tmp_path: Path) -> None:
     put(tmp_path, day(1), a_rich_day())
-    async with a_supervisor(tmp_path) as supervisor, a_dashboard(supervisor) as desk:
-        await desk.press("R")
-        await desk.until(day(1))
-        await desk.press("enter")
-        await desk.until("1 loop was stopped")
-        await desk.press("tab", *["j"] * 8)
-        await desk.until(r"\$ relay trace")
-        await desk.press("enter")
-        await desk.until(lambda: desk.view.NAME == "traces")
-        await desk.until(TRACE)
+    async with a_supervisor(tmp_path) as supervisor, a_dashboard(supervisor) as tui:
+        await tui.press("R")
+        await tui.until(day(1))
+        await tui.press("enter")
+        await tui.until("1 loop was stopped")
+        await tui.press("tab", *["j"] * 8)
+        await tui.until(r"\$ relay trace")
+        await tui.press("enter")
+        await tui.until(lambda: tui.view.NAME == "traces")
+        await tui.until(TRACE)
 
 
 def test_sections_are_in_the_reports_order_with_units_and_leads() -> None:
@@ -102,7 +102,7 @@ def test_a_row_has_the_style_of_its_level_and_the_title_stays_where_there_is_lit
 
 
 @pytest.mark.parametrize("a_day", DAYS.values(), ids=DAYS.keys())
-def test_every_text_is_safe_and_every_section_is_whole(a_day: Callable[[], Report]) -> None:
+def test_every_text_is_safe_and_every_section_is_whole(a_day: Callable[[], NightlyReport]) -> None:
     for one in sections_of(json.loads(a_day().to_json())):
         assert len(one.rows) == len(one.leads) == len(one.sources) <= MAX_ROWS
         assert all(len(row) == len(one.columns) <= MAX_COLUMNS for row in one.rows)
@@ -116,11 +116,14 @@ def test_every_text_is_safe_and_every_section_is_whole(a_day: Callable[[], Repor
 @pytest.mark.parametrize(
     ("report", "words"),
     [
-        (Listed(date="2026-03-01", made_at=0, bytes=1, complete=False, attention=0), ("◌ so far", "✓ all is well")),
-        (Listed(date="2026-03-01", made_at=0, bytes=1, complete=True, attention=3), ("✓ fresh", "▲ 3 to look at")),
-        (Listed(date="2026-03-01", made_at=0, bytes=1), ("✓ fresh", "–")),
+        (
+            ReportEntry(date="2026-03-01", made_at=0, bytes=1, complete=False, attention=0),
+            ("◌ so far", "✓ all is well"),
+        ),
+        (ReportEntry(date="2026-03-01", made_at=0, bytes=1, complete=True, attention=3), ("✓ fresh", "▲ 3 to look at")),
+        (ReportEntry(date="2026-03-01", made_at=0, bytes=1), ("✓ fresh", "–")),
     ],
 )
-def test_the_list_says_what_a_report_says_of_itself(report: Listed, words: tuple[str, str]) -> None:
+def test_the_list_says_what_a_report_says_of_itself(report: ReportEntry, words: tuple[str, str]) -> None:
     now = int(datetime(2026, 3, 2, 3, tzinfo=UTC).timestamp() * 1000)
     assert (freshness(report, now)[0], attention(report)[0]) == words

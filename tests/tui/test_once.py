@@ -14,7 +14,7 @@ import pytest
 
 from relay_supervisor.supervisor import Supervisor
 from relay_tui.once import spoken
-from tests.supervisor.inside import a_client, a_supervisor
+from tests.kit.supervisor import a_client, a_supervisor
 
 FLAKY = "relay.agent.flaky"
 HOSTILE = "it \x1b[31mbroke\x07\u202e badly\n[bold]and[/bold]"
@@ -44,7 +44,7 @@ async def relay_tui(*arguments: str | Path, python: tuple[str, ...] = ("-m", "re
 
 
 def where(supervisor: Supervisor) -> tuple[str | Path, ...]:
-    return ("--socket", supervisor.socket, "--data-dir", supervisor.services.relay.bus.data_dir.path)
+    return ("--socket", supervisor.socket, "--data-dir", supervisor.context.relay.data_dir.path)
 
 
 async def in_trouble(supervisor: Supervisor) -> None:

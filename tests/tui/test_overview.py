@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 from textual.geometry import Region
 
-from relay_core.client import RelayClient
-from relay_tui.views.overview.board import Board
-from relay_tui.views.overview.column import Span, changed_until
+from relay_core.client.client import RelayClient
 from relay_tui.views.overview.layout import arrange
-from relay_tui.views.overview.parts import name_fit
-from tests.supervisor.inside import a_client, a_supervisor
-from tests.tui.desk import Desk, a_dashboard
+from relay_tui.views.overview.panel_column import PanelLine, changed_until
+from relay_tui.views.overview.panel_content import fit_subject
+from relay_tui.views.overview.panel_grid import PanelGrid
+from tests.kit.supervisor import a_client, a_supervisor
+from tests.tui.driver import Driver, a_dashboard
 
 SMALL_BOXES = {"reliability": {"backpressure": {"maxMailboxSize": 10}, "rateLimit": {"maxPerWindow": 8}}}
 SIZES = [pytest.param((120, 36), id="120x36"), pytest.param((80, 24), id="80x24")]
@@ -30,36 +30,36 @@ async def a_busy_bus(client: RelayClient) -> None:
     await client.force_breaker("relay.agent.calm", "OPEN", "maintenance")
 
 
-def cursor(desk: Desk) -> str | None:
-    return desk.view.query_one(Board).cursor
+def cursor(tui: Driver) -> str | None:
+    return tui.view.query_one(PanelGrid).cursor
 
 
-async def go_to(desk: Desk, start: str) -> None:
+async def go_to(tui: Driver, start: str) -> None:
     """Move down until the cursor is on a row."""
-    await desk.press("g")
-    await desk.until(lambda: cursor(desk))
+    await tui.press("g")
+    await tui.until(lambda: cursor(tui))
     for _ in range(60):
-        if str(cursor(desk)).startswith(start):
+        if str(cursor(tui)).startswith(start):
             return
-        await desk.press("j")
-    raise AssertionError(f"no row {start}\n{desk.text()}")
+        await tui.press("j")
+    raise AssertionError(f"no row {start}\n{tui.text()}")
 
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_it_says_what_needs_a_look(tmp_path: Path, size: tuple[int, int]) -> None:
     async with a_supervisor(tmp_path, SMALL_BOXES) as supervisor, a_client(supervisor) as client:
         await a_busy_bus(client)
-        async with a_dashboard(supervisor, size=size) as desk:
-            await desk.until(r"full .*█ .*10.*✗ critical")
-            await desk.until(r"slow .*█.* 8.*▲ warning")
-            await desk.until(r"calm .* 0.*● ok")
-            await desk.until(r"slow0 .*8/8 ✗")
-            await desk.until(r"✗ forced .*calm.* until reset")
-            await desk.until(r"2 .*no_match .*nobody")
-            await desk.until(r"breaker .*calm.*maintenance")
-            await desk.until(r"p95 .*p50")
-            await desk.until(r"(delivered|stored) 18 .*refused 0 .*dead 2")
-            widths = {len(line) for line in desk.lines()}
+        async with a_dashboard(supervisor, size=size) as tui:
+            await tui.until(r"full .*█ .*10.*✗ critical")
+            await tui.until(r"slow .*█.* 8.*▲ warning")
+            await tui.until(r"calm .* 0.*● ok")
+            await tui.until(r"slow0 .*8/8 ✗")
+            await tui.until(r"✗ forced .*calm.* until reset")
+            await tui.until(r"2 .*no_match .*nobody")
+            await tui.until(r"breaker .*calm.*maintenance")
+            await tui.until(r"p95 .*p50")
+            await tui.until(r"(delivered|stored) 18 .*refused 0 .*dead 2")
+            widths = {len(line) for line in tui.lines()}
             assert widths == {size[0]}
 
 
@@ -67,10 +67,10 @@ async def test_a_list_that_does_not_fit_says_how_many_more_there_are(tmp_path: P
     async with a_supervisor(tmp_path) as supervisor, a_client(supervisor) as client:
         for number in range(30):
             await client.register_endpoint(f"relay.agent.a{number}")
-        async with a_dashboard(supervisor, size=(80, 24)) as desk:
-            await desk.until(r"\+\d+ more")
-            shown = desk.text().count("● ok")
-            await desk.until(rf"\+{30 - shown} more")
+        async with a_dashboard(supervisor, size=(80, 24)) as tui:
+            await tui.until(r"\+\d+ more")
+            shown = tui.text().count("● ok")
+            await tui.until(rf"\+{30 - shown} more")
 
 
 @pytest.mark.parametrize(
@@ -87,35 +87,35 @@ async def test_a_list_that_does_not_fit_says_how_many_more_there_are(tmp_path: P
 async def test_enter_leads_to_the_screen_that_shows_more(tmp_path: Path, row: str, screen: str, argument: str) -> None:
     async with a_supervisor(tmp_path, SMALL_BOXES) as supervisor, a_client(supervisor) as client:
         await a_busy_bus(client)
-        async with a_dashboard(supervisor) as desk:
-            await desk.until("✗ forced")
-            await desk.until("dead letter ")
-            await go_to(desk, row)
-            board = desk.view.query_one(Board)
+        async with a_dashboard(supervisor) as tui:
+            await tui.until("✗ forced")
+            await tui.until("dead letter ")
+            await go_to(tui, row)
+            board = tui.view.query_one(PanelGrid)
             assert board.entry is not None
             leads = board.entry.leads
-            state = desk.app.store.state
+            state = tui.app.store.state
             named = {key: box.subject for key, box in state.mailboxes.items()}
             assert argument in named.get(str(leads[1]), str(leads[1]))
-            await desk.press("enter")
-            await desk.until(lambda: screen == desk.view.NAME)
+            await tui.press("enter")
+            await tui.until(lambda: screen == tui.view.NAME)
 
 
 async def test_the_cursor_stays_on_its_row_when_others_come_before_it(tmp_path: Path) -> None:
     async with a_supervisor(tmp_path, SMALL_BOXES) as supervisor, a_client(supervisor) as client:
         for name in ("a", "b", "c"):
             await client.register_endpoint(f"relay.agent.{name}")
-        async with a_dashboard(supervisor) as desk:
-            await desk.until("relay.agent.c")
-            await desk.press("j")
-            chosen = cursor(desk)
-            assert "▶relay.agent.b" in desk.text()
+        async with a_dashboard(supervisor) as tui:
+            await tui.until("relay.agent.c")
+            await tui.press("j")
+            chosen = cursor(tui)
+            assert "▶relay.agent.b" in tui.text()
             for _ in range(9):
                 await client.publish("relay.agent.c", 1, sender=f"relay.desk.d{_}")
-            await desk.until(r"relay.agent.c .*▲ warning")
-            lines = desk.text()
+            await tui.until(r"relay.agent.c .*▲ warning")
+            lines = tui.text()
             assert lines.index("relay.agent.c ") < lines.index("▶relay.agent.b")
-            assert cursor(desk) == chosen
+            assert cursor(tui) == chosen
 
 
 async def test_the_cursor_goes_to_what_took_the_place_of_a_row_that_is_gone(tmp_path: Path) -> None:
@@ -123,49 +123,49 @@ async def test_the_cursor_goes_to_what_took_the_place_of_a_row_that_is_gone(tmp_
         for name in ("a", "b", "c"):
             await client.register_endpoint(f"relay.agent.{name}")
             await client.force_breaker(f"relay.agent.{name}", "OPEN", "why")
-        async with a_dashboard(supervisor) as desk:
-            await desk.until("3 of 3 not closed")
-            await go_to(desk, "breaker:")
-            await desk.press("j")
-            assert "▶✗ forced    relay.agent.b" in desk.text()
+        async with a_dashboard(supervisor) as tui:
+            await tui.until("3 of 3 not closed")
+            await go_to(tui, "breaker:")
+            await tui.press("j")
+            assert "▶✗ forced    relay.agent.b" in tui.text()
             await client.reset_breaker("relay.agent.b")
-            await desk.until("▶✗ forced    relay.agent.c")
+            await tui.until("▶✗ forced    relay.agent.c")
 
 
 async def test_tab_goes_from_panel_to_panel_and_l_to_the_other_side(tmp_path: Path) -> None:
     async with a_supervisor(tmp_path, SMALL_BOXES) as supervisor, a_client(supervisor) as client:
         await a_busy_bus(client)
-        async with a_dashboard(supervisor) as desk:
-            await desk.until("✗ forced")
-            await desk.until("dead letter ")
-            await desk.press("g")
+        async with a_dashboard(supervisor) as tui:
+            await tui.until("✗ forced")
+            await tui.until("dead letter ")
+            await tui.press("g")
             seen = []
             for _ in range(6):
-                seen.append(str(cursor(desk)).partition(":")[0])
-                await desk.press("tab")
+                seen.append(str(cursor(tui)).partition(":")[0])
+                await tui.press("tab")
             assert seen == ["mailbox", "sender", "breaker", "dead", "event", "mailbox"]
-            await desk.press("shift+tab", "l")
-            assert str(cursor(desk)).partition(":")[0] in ("breaker", "dead")
-            await desk.press("h")
-            assert str(cursor(desk)).partition(":")[0] == "mailbox"
+            await tui.press("shift+tab", "l")
+            assert str(cursor(tui)).partition(":")[0] in ("breaker", "dead")
+            await tui.press("h")
+            assert str(cursor(tui)).partition(":")[0] == "mailbox"
 
 
 async def test_a_click_selects_and_a_double_click_opens(tmp_path: Path) -> None:
     async with a_supervisor(tmp_path) as supervisor, a_client(supervisor) as client:
         for name in ("a", "b"):
             await client.register_endpoint(f"relay.agent.{name}")
-        async with a_dashboard(supervisor) as desk:
-            await desk.until("relay.agent.b")
-            row = next(y for y, text in enumerate(desk.lines()) if "relay.agent.b" in text)
-            await desk.click(4, row)
-            await desk.until("▶relay.agent.b")
-            await desk.click(4, row, times=2)
-            await desk.until(lambda: desk.view.NAME == "mailboxes")
-            await desk.until("▶ relay.agent.b")
+        async with a_dashboard(supervisor) as tui:
+            await tui.until("relay.agent.b")
+            row = next(y for y, text in enumerate(tui.lines()) if "relay.agent.b" in text)
+            await tui.click(4, row)
+            await tui.until("▶relay.agent.b")
+            await tui.click(4, row, times=2)
+            await tui.until(lambda: tui.view.NAME == "mailboxes")
+            await tui.until("▶ relay.agent.b")
 
 
-def span(*texts: str, lit: bool = False) -> Span:
-    return Span(40, tuple((text, "") for text in texts), lit)
+def span(*texts: str, lit: bool = False) -> PanelLine:
+    return PanelLine(40, tuple((text, "") for text in texts), lit)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def span(*texts: str, lit: bool = False) -> Span:
         pytest.param(span("a", "b"), span("a"), 40, id="fewer pieces"),
     ],
 )
-def test_a_line_is_painted_as_far_as_it_differs(before: Span, after: Span, until: int) -> None:
+def test_a_line_is_painted_as_far_as_it_differs(before: PanelLine, after: PanelLine, until: int) -> None:
     assert changed_until(before, after) == until
 
 
@@ -208,12 +208,12 @@ def test_panels_fill_the_screen_and_never_overlap(width: int, height: int, colum
     ],
 )
 def test_a_name_is_cut_at_its_beginning(name: str, width: int, shown: str) -> None:
-    assert name_fit(name, width) == shown
+    assert fit_subject(name, width) == shown
 
 
 def test_a_purged_dead_letter_is_shown_as_purged_and_not_as_a_new_one() -> None:
-    from relay_core.events import Event, EventKind
-    from relay_tui.views.overview.events import _grouped, _line
+    from relay_core.records.events import Event, EventKind
+    from relay_tui.views.overview.event_panel import _grouped, _line
 
     common: dict[str, Any] = {
         "kind": EventKind.DEAD_LETTER,

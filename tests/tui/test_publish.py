@@ -7,19 +7,20 @@ from typing import Any
 import pytest
 from textual.widgets import Input, TextArea
 
-from relay_core.access import AccessRule
-from relay_core.client import RelayClient
+from relay_core.client.client import RelayClient
 from relay_core.errors import AccessDenied, SupervisorUnavailable
-from relay_core.live_state import LiveState, StateUpdate
-from relay_core.results import PublishResult
+from relay_core.messages.results import PublishResult
+from relay_core.protocol.live_state import LiveState, StateUpdate
+from relay_core.rules.access import AccessRule
 from relay_tui.views.publish.draft import Draft, DraftError, budget_of, check_body, check_names
-from relay_tui.views.publish.known import receivers
 from relay_tui.views.publish.outcome import Outcome, explain
-from relay_tui.views.publish.shelf import BUILT_IN, KEPT, read_history, read_templates, remember
+from relay_tui.views.publish.recipients import recipients_line
+from relay_tui.views.publish.saved_drafts import BUILT_IN, KEPT, read_history, read_templates, remember
 from relay_tui.views.publish.view import Publish
-from tests.supervisor.inside import a_client, a_supervisor, until
-from tests.supervisor.proxy import a_wire
-from tests.tui.desk import Desk, a_dashboard
+from tests.kit.servers.proxy import a_wire
+from tests.kit.supervisor import a_client, a_supervisor
+from tests.kit.waiting import until
+from tests.tui.driver import Driver, a_dashboard
 from tests.tui.hostile import CORPUS
 
 A, B, C = "relay.agent.a", "relay.agent.b", "relay.agent.c"
@@ -37,7 +38,7 @@ MOST = 1 << 20
         ('{"a": 1', "line 1, column 8"),
         ('{\n"a": 1,\n"b" 2}', "line 3, column 5"),
         ("hello", "line 1, column 1"),
-        ("[NaN]", "NaN is no JSON number"),
+        ("[NaN]", "NaN is not a JSON number"),
         ("[" * 150 + "]" * 150, "deeper than 100 levels"),
         ("[" * 100_000, "nested too deeply"),
         (f"[{2**70}]", "Integer exceeds 64-bit range"),
@@ -93,7 +94,7 @@ def test_an_empty_budget_asks_for_nothing() -> None:
 def test_the_history_is_bounded_private_and_newest_first(tmp_path: Path) -> None:
     path = tmp_path / "state" / "history.jsonl"
     for n in range(KEPT + 5):
-        remember(path, Draft(subject=A, sender=B, ttl="1m", body="{}"), {"n": n}, at="now", outcome="taken by 1")
+        remember(path, Draft(subject=A, sender=B, ttl="1m", body="{}"), {"n": n}, at="now", outcome="delivered to 1")
     found = read_history(path)
     assert len(found) == len(path.read_text().splitlines()) == KEPT
     assert json.loads(found[0].draft.body) == {"n": KEPT + 4}
@@ -181,10 +182,10 @@ def told(outcome: Outcome) -> str:
 @pytest.mark.parametrize(
     ("reason", "target", "says"),
     [
-        ("rate_limited", "*", "100 of 100 in 60 s are used: there is room for one more in 12s"),
-        ("backpressure", "h1", "9 messages wait there, it is 90% full"),
-        ("circuit_open", "h1", "the next probe may pass in 7s"),
-        ("circuit_open", "h2", "send it once more"),
+        ("rate_limited", "*", "100 of 100 messages in 60 s: the next is accepted in 12s"),
+        ("backpressure", "h1", "9 messages waiting, the mailbox is 90% full"),
+        ("circuit_open", "h1", "the next probe is allowed in 7s"),
+        ("circuit_open", "h2", "send the message again"),
         ("budget_exceeded", "h1", "see hops, calls and TTL"),
     ],
 )
@@ -210,24 +211,24 @@ def test_what_failed_says_why() -> None:
         ("", "type a subject"),
         (A, "9 messages waiting, 90% full, 1 consumer  ✗ its breaker is open"),
         ("relay.agent.*", f"a broadcast to 2 mailboxes: {A}, {B}"),
-        ("relay.age", f"goes on as {A}, {B}"),
+        ("relay.age", f"completes to {A}, {B}"),
         ("relay.x", "no mailbox has this subject"),
         ("relay.x.*", "a broadcast to 0 mailboxes"),
     ],
 )
 def test_who_would_get_it_is_said_while_it_is_typed(subject: str, says: str) -> None:
-    assert says in "".join(text for text, _ in receivers(subject, STATE))
+    assert says in "".join(text for text, _ in recipients_line(subject, STATE))
 
 
 # On the screen
 
 
-async def write_a_message(desk: Desk, subject: str = A, body: str = "") -> Publish:
-    await desk.press("7")
-    view = desk.view
+async def write_a_message(tui: Driver, subject: str = A, body: str = "") -> Publish:
+    await tui.press("7")
+    view = tui.view
     assert isinstance(view, Publish)
-    await desk.until(lambda: isinstance(desk.app.focused, Input))
-    await desk.type(subject)
+    await tui.until(lambda: isinstance(tui.app.focused, Input))
+    await tui.type(subject)
     if body:
         view.query_one(TextArea).text = body
     return view
@@ -237,44 +238,44 @@ def field(view: Publish, name: str) -> Input:
     return view.query_one(f"#publish-{name}", Input)
 
 
-def focused(desk: Desk) -> str | None:
-    widget = desk.app.focused
+def focused(tui: Driver) -> str | None:
+    widget = tui.app.focused
     return widget.id if widget is not None else None
 
 
 async def test_a_message_is_completed_written_sent_and_explained(tmp_path: Path) -> None:
     async with a_supervisor(tmp_path) as supervisor, a_client(supervisor) as client:
         await client.register_endpoint(A)
-        async with a_dashboard(supervisor) as desk:
-            await desk.until(lambda: desk.app.store.state.mailboxes)
-            view = await write_a_message(desk, "relay.ag")
-            await desk.until("goes on as relay.agent.a")
-            await desk.until(lambda: field(view, "subject")._suggestion == A)
-            await desk.press("right")
+        async with a_dashboard(supervisor) as tui:
+            await tui.until(lambda: tui.app.store.state.mailboxes)
+            view = await write_a_message(tui, "relay.ag")
+            await tui.until("completes to relay.agent.a")
+            await tui.until(lambda: field(view, "subject")._suggestion == A)
+            await tui.press("right")
             assert field(view, "subject").value == A
-            await desk.press("tab", "tab", "tab", "tab", "tab", "5", "m", "tab")
+            await tui.press("tab", "tab", "tab", "tab", "tab", "5", "m", "tab")
             assert view.draft.ttl == "5m"
-            await desk.until(lambda: isinstance(desk.app.focused, TextArea))
-            await desk.press("f7", "backspace")
-            await desk.type("{")
-            await desk.until("no JSON: line 1, column 2")
-            await desk.type('"n": 1}')
-            await desk.until("valid JSON, 7 bytes")
-            await desk.press("ctrl+s")
-            await desk.until("taken by 1 target")
-            await desk.until("waiting  relay.agent.a")
+            await tui.until(lambda: isinstance(tui.app.focused, TextArea))
+            await tui.press("f7", "backspace")
+            await tui.type("{")
+            await tui.until("invalid JSON: line 1, column 2")
+            await tui.type('"n": 1}')
+            await tui.until("valid JSON, 7 bytes")
+            await tui.press("ctrl+s")
+            await tui.until("delivered to 1 target")
+            await tui.until("waiting  relay.agent.a")
             (envelope,) = await client.inbox(A)
             assert (envelope.payload, envelope.sender) == ({"n": 1}, ME)
 
-            await desk.press("escape", "t")
-            await desk.until("its conversation")
-            await desk.until(envelope.id)
-            await desk.press("7")
+            await tui.press("escape", "t")
+            await tui.until("its conversation")
+            await tui.until(envelope.id)
+            await tui.press("7")
             assert view.draft.body == '{"n": 1}'
-            await desk.press("escape", "ctrl+r")
-            await desk.until("Published before")
-            await desk.press("enter")
-            await desk.until(lambda: json.loads(view.draft.body) == {"n": 1} and view.draft.ttl == "5m")
+            await tui.press("escape", "ctrl+r")
+            await tui.until("Published before")
+            await tui.press("enter")
+            await tui.until(lambda: json.loads(view.draft.body) == {"n": 1} and view.draft.ttl == "5m")
 
 
 async def test_what_the_bus_refuses_is_explained_from_what_is_so_now(tmp_path: Path) -> None:
@@ -285,45 +286,45 @@ async def test_what_the_bus_refuses_is_explained_from_what_is_so_now(tmp_path: P
         await client.force_breaker(B, "OPEN", "maintenance")
         await client.add_access_rule(AccessRule(sender=ME, to="relay.agent.secret", action="deny"))
         await client.publish(A, 1, sender=C)
-        async with a_dashboard(supervisor) as desk:
-            view = await write_a_message(desk, "relay.agent.secret")
+        async with a_dashboard(supervisor) as tui:
+            view = await write_a_message(tui, "relay.agent.secret")
             for subject, refused in (
                 ("relay.agent.secret", "relay.human.operator → relay.agent.secret  deny"),
-                (A, r"wait there, it is 100% full"),
-                (B, "an operator holds its breaker open"),
-                ("relay.agent.more", "2 of 2 in 60 s are used: there is room"),
+                (A, r"waiting, the mailbox is 100% full"),
+                (B, "its breaker is forced open"),
+                ("relay.agent.more", "2 of 2 messages in 60 s: the next is accepted"),
             ):
                 field(view, "subject").value = subject
-                await desk.press("ctrl+s")
-                await desk.until(refused)
+                await tui.press("ctrl+s")
+                await tui.until(refused)
 
 
 async def test_nobody_there_is_explained(tmp_path: Path) -> None:
-    async with a_supervisor(tmp_path) as supervisor, a_dashboard(supervisor, size=(80, 24)) as desk:
-        await write_a_message(desk, "relay.agent.nobody")
-        await desk.press("ctrl+s")
-        await desk.until("nobody took it: it is a dead letter")
-        await desk.until(r"register it and\s+replay")
+    async with a_supervisor(tmp_path) as supervisor, a_dashboard(supervisor, size=(80, 24)) as tui:
+        await write_a_message(tui, "relay.agent.nobody")
+        await tui.press("ctrl+s")
+        await tui.until("not delivered: it is a dead letter")
+        await tui.until(r"register the endpoint and\s+replay")
 
 
 async def test_a_draft_that_cannot_be_sent_is_not_and_its_field_has_the_focus(tmp_path: Path) -> None:
     async with a_supervisor(tmp_path) as supervisor, a_client(supervisor) as client:
         await client.register_endpoint(A)
-        async with a_dashboard(supervisor) as desk:
-            view = await write_a_message(desk, A, "hello")
-            await desk.press("ctrl+s")
-            await desk.until("the body is no JSON")
-            assert focused(desk) == "publish-body"
-            await desk.press("f2")
-            await desk.until("valid text, 7 bytes")
+        async with a_dashboard(supervisor) as tui:
+            view = await write_a_message(tui, A, "hello")
+            await tui.press("ctrl+s")
+            await tui.until("the body is not valid JSON")
+            assert focused(tui) == "publish-body"
+            await tui.press("f2")
+            await tui.until("valid text, 7 bytes")
             field(view, "ttl").value = "soon"
-            await desk.press("ctrl+s")
-            await desk.until("is no duration")
-            assert focused(desk) == "publish-ttl"
+            await tui.press("ctrl+s")
+            await tui.until("is not a duration")
+            assert focused(tui) == "publish-ttl"
             assert await client.inbox(A) == []
             field(view, "ttl").value = ""
-            await desk.press("ctrl+s")
-            await desk.until("taken by 1 target")
+            await tui.press("ctrl+s")
+            await tui.until("delivered to 1 target")
             assert [one.payload for one in await client.inbox(A)] == ["hello"]
 
 
@@ -331,17 +332,17 @@ async def test_a_broadcast_is_asked_about_first(tmp_path: Path) -> None:
     async with a_supervisor(tmp_path) as supervisor, a_client(supervisor) as client:
         await client.register_endpoint(A)
         await client.register_endpoint(B)
-        async with a_dashboard(supervisor) as desk:
-            await write_a_message(desk, "relay.agent.*")
-            await desk.until("a broadcast to 2 mailboxes")
-            await desk.press("ctrl+s")
-            await desk.until("Publish to all of")
-            await desk.press("escape")
+        async with a_dashboard(supervisor) as tui:
+            await write_a_message(tui, "relay.agent.*")
+            await tui.until("a broadcast to 2 mailboxes")
+            await tui.press("ctrl+s")
+            await tui.until("Publish to all of")
+            await tui.press("escape")
             assert await client.inbox(A) == []
-            await desk.press("ctrl+s")
-            await desk.until("Publish to all of")
-            await desk.confirm("publish")
-            await desk.until("taken by 2 targets")
+            await tui.press("ctrl+s")
+            await tui.until("Publish to all of")
+            await tui.confirm("publish")
+            await tui.until("delivered to 2 targets")
 
 
 async def test_where_nobody_has_such_a_home_a_message_is_written_all_the_same(
@@ -350,60 +351,60 @@ async def test_where_nobody_has_such_a_home_a_message_is_written_all_the_same(
     for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME"):
         monkeypatch.setenv(name, "~nosuchuser/files")
     monkeypatch.chdir(tmp_path)  # where a directory of that name would be made
-    async with a_supervisor(tmp_path / "data") as supervisor, a_dashboard(supervisor) as desk:
-        await write_a_message(desk)
-        await desk.press("ctrl+t")
-        await desk.until("a request that wants an answer")
+    async with a_supervisor(tmp_path / "data") as supervisor, a_dashboard(supervisor) as tui:
+        await write_a_message(tui)
+        await tui.press("ctrl+t")
+        await tui.until("a request")
 
 
 async def test_what_is_typed_right_after_7_is_the_subject(tmp_path: Path) -> None:
-    async with a_supervisor(tmp_path) as supervisor, a_dashboard(supervisor) as desk:
-        await desk.press("7", *"relay")  # at once: nothing was waited for
-        view = desk.app.view
+    async with a_supervisor(tmp_path) as supervisor, a_dashboard(supervisor) as tui:
+        await tui.press("7", *"relay")  # at once: nothing was waited for
+        view = tui.app.view
         assert isinstance(view, Publish)
         assert field(view, "subject").value == "relay"
-        await desk.press("tab", "escape", "5", "7")
-        assert desk.app.focused is field(view, "sender")  # and later it goes on where it was left
+        await tui.press("tab", "escape", "5", "7")
+        assert tui.app.focused is field(view, "sender")  # and later it goes on where it was left
 
 
 async def test_the_keys_of_a_field_are_its_own_until_it_is_left(tmp_path: Path) -> None:
-    async with a_supervisor(tmp_path) as supervisor, a_dashboard(supervisor) as desk:
-        view = await write_a_message(desk, "q7p!:?")
+    async with a_supervisor(tmp_path) as supervisor, a_dashboard(supervisor) as tui:
+        view = await write_a_message(tui, "q7p!:?")
         assert field(view, "subject").value == "q7p!:?"
-        await desk.press("shift+home", "ctrl+c")  # copies what is selected
-        assert desk.app.is_running
-        await desk.press("tab")
-        assert desk.app.focused is field(view, "sender")
-        await desk.press("shift+tab")
-        assert desk.app.focused is field(view, "subject")
-        await desk.press("escape", "5")
-        await desk.until(lambda: desk.view.NAME == "traces")
-        await desk.press("7")
-        await desk.until(lambda: desk.app.focused is field(view, "subject"))
+        await tui.press("shift+home", "ctrl+c")  # copies what is selected
+        assert tui.app.is_running
+        await tui.press("tab")
+        assert tui.app.focused is field(view, "sender")
+        await tui.press("shift+tab")
+        assert tui.app.focused is field(view, "subject")
+        await tui.press("escape", "5")
+        await tui.until(lambda: tui.view.NAME == "traces")
+        await tui.press("7")
+        await tui.until(lambda: tui.app.focused is field(view, "subject"))
         assert view.draft.subject == "q7p!:?"
 
 
 async def test_read_only_sends_nothing(tmp_path: Path) -> None:
     async with a_supervisor(tmp_path) as supervisor, a_client(supervisor) as client:
         await client.register_endpoint(A)
-        async with a_dashboard(supervisor, read_only=True) as desk:
-            await write_a_message(desk)
-            await desk.until("nothing can be sent from here")
-            await desk.press("ctrl+s")
-            assert not desk.app.registry.by_name("publish", "send")
+        async with a_dashboard(supervisor, read_only=True) as tui:
+            await write_a_message(tui)
+            await tui.until("nothing can be sent from here")
+            await tui.press("ctrl+s")
+            assert not tui.app.registry.by_name("publish", "send")
             assert await client.inbox(A) == []
 
 
 async def test_a_template_is_taken_up_and_another_screen_gives_the_subject(tmp_path: Path) -> None:
-    async with a_supervisor(tmp_path) as supervisor, a_dashboard(supervisor) as desk:
-        await desk.app.goto("publish", B)
-        view = desk.view
+    async with a_supervisor(tmp_path) as supervisor, a_dashboard(supervisor) as tui:
+        await tui.app.goto("publish", B)
+        view = tui.view
         assert isinstance(view, Publish)
-        await desk.until(lambda: isinstance(desk.app.focused, Input))
-        await desk.press("ctrl+t")
-        await desk.until("a request that wants an answer")
-        await desk.press("j", "enter")
-        await desk.until(lambda: view.draft.reply_to == ME)
+        await tui.until(lambda: isinstance(tui.app.focused, Input))
+        await tui.press("ctrl+t")
+        await tui.until("a request")
+        await tui.press("j", "enter")
+        await tui.until(lambda: view.draft.reply_to == ME)
         assert view.draft.subject == B
         assert json.loads(view.draft.body)["performative"] == "request"
 
@@ -411,21 +412,21 @@ async def test_a_template_is_taken_up_and_another_screen_gives_the_subject(tmp_p
 async def test_a_send_whose_outcome_is_unknown_goes_out_once(tmp_path: Path) -> None:
     async with a_supervisor(tmp_path) as supervisor, a_client(supervisor) as client:
         await client.register_endpoint(A)
-        async with a_wire(supervisor.socket) as (path, wire), a_dashboard(supervisor, socket=path) as desk:
-            view = await write_a_message(desk)
-            desk.app.store.client._timeout = 0.3
+        async with a_wire(supervisor.socket) as (path, wire), a_dashboard(supervisor, socket=path) as tui:
+            view = await write_a_message(tui)
+            tui.app.store.client._timeout = 0.3
             wire.cut_answers_to["publish"] = 1_000_000
-            await desk.press("ctrl+s")
-            await desk.until("the draft is kept")
+            await tui.press("ctrl+s")
+            await tui.until("the draft is kept")
             assert len(await client.inbox(A)) == 1
             assert view.draft.subject == A
             wire.cut_answers_to.clear()
-            desk.app.store.client._timeout = 30.0
-            await until(lambda: desk.app.store.is_live)  # else it is refused at once
-            await desk.press("ctrl+s")
-            await desk.until("taken by 1 target")
+            tui.app.store.client._timeout = 30.0
+            await until(lambda: tui.app.store.is_live)  # else it is refused at once
+            await tui.press("ctrl+s")
+            await tui.until("delivered to 1 target")
             assert len(await client.inbox(A)) == 1
-            await desk.press("ctrl+s")
+            await tui.press("ctrl+s")
             await until(lambda: _has(client, A, 2))
 
 

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from relay_core.protocol import Report
+from relay_core.protocol.reporting import Report
 from relay_tui.views.reports.layout import columns_of, freshness
 from relay_tui.views.reports.sections import MAX_COLUMNS, MAX_ROWS, MAX_SECTIONS, read_sections
-from tests.supervisor.inside import a_client, a_supervisor, until
-from tests.tui.desk import a_dashboard
+from tests.kit.supervisor import a_client, a_supervisor
+from tests.kit.waiting import until
+from tests.tui.driver import a_dashboard
 
 TODAY = datetime.now(UTC).date()
 YESTERDAY = (TODAY - timedelta(days=1)).isoformat()
@@ -46,17 +47,17 @@ async def test_the_newest_report_is_fresh_or_says_how_old_it_is(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyspark", None)  # as if it was not installed
     old = (TODAY - timedelta(days=4)).isoformat()
-    async with a_supervisor(tmp_path) as supervisor, a_dashboard(supervisor) as desk:
-        await desk.press("R")
-        await desk.until("no report yet, and none can be made")
+    async with a_supervisor(tmp_path) as supervisor, a_dashboard(supervisor) as tui:
+        await tui.press("R")
+        await tui.until("no report yet, and none can be made")
         write_report(tmp_path, REPORT, old)
-        await desk.press("J", "R")
-        await desk.until(f"{old} +▲ 3 days old")
-        await desk.until("newest +▲ 3 days old")
+        await tui.press("J", "R")
+        await tui.until(f"{old} +▲ 3 days old")
+        await tui.until("newest +▲ 3 days old")
         write_report(tmp_path, REPORT)
-        await desk.press("J", "R")
-        await desk.until(f"{YESTERDAY} +✓ fresh")
-        await desk.until("newest +✓ fresh")
+        await tui.press("J", "R")
+        await tui.until(f"{YESTERDAY} +✓ fresh")
+        await tui.until("newest +✓ fresh")
 
 
 @pytest.mark.parametrize(
@@ -81,23 +82,23 @@ def test_a_report_is_fresh_until_the_next_should_be_there(date: str, now: str, w
 
 async def test_a_report_is_sections_of_rows_with_bars(tmp_path: Path) -> None:
     write_report(tmp_path, REPORT)
-    async with a_supervisor(tmp_path) as supervisor, a_dashboard(supervisor) as desk:
-        await desk.press("R")
-        await desk.until(YESTERDAY)
-        await desk.press("enter")
-        await desk.until(f"Report of {YESTERDAY} +✓ fresh")
-        await desk.until("messages +1,234")
-        await desk.press("j")
-        await desk.until(r"p99Ms +80\.50 +█{24}")
-        await desk.press("j")
-        await desk.until("▇ messages")
-        await desk.until("relay.agent.a +90 +1 +█{24}")
-        await desk.until("relay.agent.b +45 +4 +█{12}(?!█)")
-        await desk.press("c")
-        await desk.until("▇ failed")
-        await desk.until("relay.agent.a +90 +1 +█{6}(?!█)")
-        await desk.press("escape")
-        await desk.until("FRESHNESS")
+    async with a_supervisor(tmp_path) as supervisor, a_dashboard(supervisor) as tui:
+        await tui.press("R")
+        await tui.until(YESTERDAY)
+        await tui.press("enter")
+        await tui.until(f"Report of {YESTERDAY} +✓ fresh")
+        await tui.until("messages +1,234")
+        await tui.press("j")
+        await tui.until(r"p99Ms +80\.50 +█{24}")
+        await tui.press("j")
+        await tui.until("▇ messages")
+        await tui.until("relay.agent.a +90 +1 +█{24}")
+        await tui.until("relay.agent.b +45 +4 +█{12}(?!█)")
+        await tui.press("c")
+        await tui.until("▇ failed")
+        await tui.until("relay.agent.a +90 +1 +█{6}(?!█)")
+        await tui.press("escape")
+        await tui.until("FRESHNESS")
 
 
 async def test_a_row_leads_to_its_traces_and_the_report_is_still_open_afterwards(tmp_path: Path) -> None:
@@ -106,38 +107,38 @@ async def test_a_row_leads_to_its_traces_and_the_report_is_still_open_afterwards
         sent = await client.publish("relay.agent.b", 1, sender="relay.agent.x")
         slowest = [{"messageId": sent.message_id, "tookMs": 81}]
         write_report(tmp_path, {"busiest": REPORT["busiest"], "slowest": slowest})
-        async with a_dashboard(supervisor) as desk:
-            await desk.press("R")
-            await desk.until(YESTERDAY)
-            await desk.press("enter")
-            await desk.until("busiest +2")
-            await desk.press("enter", "j", "enter")
-            await desk.until("subject=relay.agent.b")
-            await desk.until(lambda: desk.view.NAME == "traces")
+        async with a_dashboard(supervisor) as tui:
+            await tui.press("R")
+            await tui.until(YESTERDAY)
+            await tui.press("enter")
+            await tui.until("busiest +2")
+            await tui.press("enter", "j", "enter")
+            await tui.until("subject=relay.agent.b")
+            await tui.until(lambda: tui.view.NAME == "traces")
 
-            await desk.press("R")
-            await desk.until("relay.agent.b +45")
-            await desk.press("escape", "j")
-            await desk.until(f"{sent.message_id} +81")
-            await desk.press("enter", "enter")
-            await desk.until(lambda: desk.view.NAME == "traces")
-            await desk.until(sent.message_id)
+            await tui.press("R")
+            await tui.until("relay.agent.b +45")
+            await tui.press("escape", "j")
+            await tui.until(f"{sent.message_id} +81")
+            await tui.press("enter", "enter")
+            await tui.until(lambda: tui.view.NAME == "traces")
+            await tui.until(sent.message_id)
 
 
 async def test_a_row_that_leads_nowhere_is_shown_whole(tmp_path: Path) -> None:
     inner = {"deep": {"er": ["x" * 300, "\x1b]0;owned\x07"]}}
     write_report(tmp_path, {"things": [{"name": "one", "inner": inner}]})
-    async with a_supervisor(tmp_path) as supervisor, a_dashboard(supervisor, size=(80, 24)) as desk:
-        await desk.press("R")
-        await desk.until(YESTERDAY)
-        await desk.press("enter")
-        await desk.until("things")
-        await desk.press("enter", "enter")
-        await desk.until("things, row 1")
-        await desk.until('"deep": {')
-        await desk.until(r"\\u001b\]0;owned\\u0007")
-        await desk.press("escape", "escape", "escape")
-        await desk.until("FRESHNESS")
+    async with a_supervisor(tmp_path) as supervisor, a_dashboard(supervisor, size=(80, 24)) as tui:
+        await tui.press("R")
+        await tui.until(YESTERDAY)
+        await tui.press("enter")
+        await tui.until("things")
+        await tui.press("enter", "enter")
+        await tui.until("things, row 1")
+        await tui.until('"deep": {')
+        await tui.until(r"\\u001b\]0;owned\\u0007")
+        await tui.press("escape", "escape", "escape")
+        await tui.until("FRESHNESS")
 
 
 # Making one
@@ -147,12 +148,12 @@ async def test_without_spark_the_screen_says_what_is_missing_and_what_helps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyspark", None)  # as if it was not installed
-    async with a_supervisor(tmp_path) as supervisor, a_dashboard(supervisor) as desk:
-        await desk.press("R")
-        await desk.until(r"✗ cannot run: the Spark part is not installed: run pip install 'relay-bus\[spark\]'")
-        await desk.until("no report yet, and none can be made: see above")
-        await desk.press("N")
-        await desk.until("Make the nightly report now: the job metrics")
+    async with a_supervisor(tmp_path) as supervisor, a_dashboard(supervisor) as tui:
+        await tui.press("R")
+        await tui.until(r"✗ cannot run: the Spark part is not installed: run pip install 'relay-bus\[spark\]'")
+        await tui.until("no report yet, and none can be made: see above")
+        await tui.press("N")
+        await tui.until("Make the nightly report now: the job metrics")
 
 
 @pytest.mark.parametrize("enabled", [True, False])
@@ -161,14 +162,14 @@ async def test_it_says_how_to_get_a_report_and_in_full_why_there_is_none(tmp_pat
     program = f"import sys; sys.exit({error!r})"
     nightly = {"enabled": enabled, "command": [sys.executable, "-c", program]}
     config = {"durability": "os", "jobs": {"metrics": nightly}}
-    async with a_supervisor(tmp_path, config) as supervisor, a_dashboard(supervisor, size=(80, 24)) as desk:
-        await desk.press("R")
-        await desk.until("nightly +– not run yet  " + ("next run in .*, daily at" if enabled else "by hand only\n"))
-        await desk.until("no report yet(: the first is made at night)?; N makes one of today, in a minute")
-        assert ("at night" in desk.text()) is enabled
-        await desk.press("N")
-        await desk.until("error +.*cause-0")
-        await until(lambda: "cause-19 (J says more)" in " ".join(desk.text().split()))  # once no toast is over it
+    async with a_supervisor(tmp_path, config) as supervisor, a_dashboard(supervisor, size=(80, 24)) as tui:
+        await tui.press("R")
+        await tui.until("nightly +– not run yet  " + ("next run in .*, daily at" if enabled else "by hand only\n"))
+        await tui.until("no report yet(: the first is made at night)?; N makes one of today, in a minute")
+        assert ("at night" in tui.text()) is enabled
+        await tui.press("N")
+        await tui.until("error +.*cause-0")
+        await until(lambda: "cause-19 (J says more)" in " ".join(tui.text().split()))  # once no toast is over it
 
 
 async def test_a_report_is_made_now_and_then_listed(tmp_path: Path) -> None:
@@ -178,15 +179,15 @@ async def test_a_report_is_made_now_and_then_listed(tmp_path: Path) -> None:
         "d.mkdir(parents=True); (d / 'report.json').write_text('{\"total\": 7}')"
     )
     config = {"durability": "os", "jobs": {"metrics": {"command": [sys.executable, "-c", program]}}}
-    async with a_supervisor(tmp_path, config) as supervisor, a_dashboard(supervisor) as desk:
-        await desk.press("R")
-        await desk.until("nightly +– not run yet +next run in .*daily at 02:15 UTC")
-        await desk.press("N")
-        await desk.until("metrics has ended well")
-        await desk.until(f"{YESTERDAY} +✓ fresh")
-        await desk.until("nightly +✓ ok +.* ago")
-        await desk.press("enter")
-        await desk.until("total +7")
+    async with a_supervisor(tmp_path, config) as supervisor, a_dashboard(supervisor) as tui:
+        await tui.press("R")
+        await tui.until("nightly +– not run yet +next run in .*daily at 02:15 UTC")
+        await tui.press("N")
+        await tui.until("metrics has ended well")
+        await tui.until(f"{YESTERDAY} +✓ fresh")
+        await tui.until("nightly +✓ ok +.* ago")
+        await tui.press("enter")
+        await tui.until("total +7")
 
 
 # Shapes nobody has foreseen
@@ -291,19 +292,19 @@ async def test_odd_reports_are_opened_and_walked_through(tmp_path: Path) -> None
     days = [(TODAY - timedelta(days=back)).isoformat() for back in range(1, len(names) + 1)]
     for day, name in zip(days, names, strict=True):
         write_report(tmp_path, ODD[name], day)
-    async with a_supervisor(tmp_path) as supervisor, a_dashboard(supervisor, size=(80, 24)) as desk:
-        await desk.press("R")
-        await desk.until(days[0])
+    async with a_supervisor(tmp_path) as supervisor, a_dashboard(supervisor, size=(80, 24)) as tui:
+        await tui.press("R")
+        await tui.until(days[0])
         for day, name in zip(days, names, strict=True):
-            await desk.press("enter")
+            await tui.press("enter")
             if name == "half a character":  # which is no JSON: the supervisor cannot read it
-                await desk.until("cannot read")
+                await tui.until("cannot read")
                 break
-            await desk.until(f"Report of {day}")
-            await desk.press("G", "tab", "G", "v")
-            assert desk.text().replace("\n", "").isprintable()
-            await desk.press("escape", "escape", "escape")
-            if desk.view._date is not None:  # type: ignore[attr-defined]  # there was no row to be shown
-                await desk.press("escape")
-            await desk.until("FRESHNESS")
-            await desk.press("j")
+            await tui.until(f"Report of {day}")
+            await tui.press("G", "tab", "G", "v")
+            assert tui.text().replace("\n", "").isprintable()
+            await tui.press("escape", "escape", "escape")
+            if tui.view._date is not None:  # type: ignore[attr-defined]  # there was no row to be shown
+                await tui.press("escape")
+            await tui.until("FRESHNESS")
+            await tui.press("j")

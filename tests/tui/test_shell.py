@@ -7,11 +7,11 @@ import pytest
 from textual import events
 
 from relay_supervisor.supervisor import Supervisor
-from relay_tui.bars import Hints
-from relay_tui.look import THEMES
 from relay_tui.screens import SCREENS
-from tests.supervisor.inside import a_client, a_supervisor
-from tests.tui.desk import a_dashboard
+from relay_tui.shell.bars import Hints
+from relay_tui.widgets.theme import THEMES
+from tests.kit.supervisor import a_client, a_supervisor
+from tests.tui.driver import a_dashboard
 
 TARGET = "relay.agent.flaky"
 
@@ -25,185 +25,185 @@ async def supervisor(tmp_path: Path) -> AsyncIterator[Supervisor]:
 
 
 async def test_every_screen_is_reached_by_its_key(supervisor: Supervisor) -> None:
-    async with a_dashboard(supervisor) as desk:
+    async with a_dashboard(supervisor) as tui:
         for one in SCREENS:
             if one.key is not None:
-                await desk.press("escape", one.key)
-                await desk.until(lambda one=one: one.name == desk.view.NAME and one.title in desk.lines()[0])  # type: ignore[misc]
+                await tui.press("escape", one.key)
+                await tui.until(lambda one=one: one.name == tui.view.NAME and one.title in tui.lines()[0])  # type: ignore[misc]
 
 
 async def test_a_command_is_typed_by_its_name(supervisor: Supervisor) -> None:
-    async with a_dashboard(supervisor) as desk:
-        await desk.press(":")
-        await desk.type("breakers")
-        await desk.press("enter")
-        await desk.until(lambda: desk.view.NAME == "breakers")
-        await desk.press(":", "up")
-        await desk.until(":breakers")
-        await desk.press("escape")
+    async with a_dashboard(supervisor) as tui:
+        await tui.press(":")
+        await tui.type("breakers")
+        await tui.press("enter")
+        await tui.until(lambda: tui.view.NAME == "breakers")
+        await tui.press(":", "up")
+        await tui.until(":breakers")
+        await tui.press("escape")
 
-        await desk.press(":")
-        await desk.type("nonsense")
-        await desk.press("enter")
-        await desk.until("there is no command 'nonsense'")
+        await tui.press(":")
+        await tui.type("nonsense")
+        await tui.press("enter")
+        await tui.until("there is no command 'nonsense'")
 
 
 async def test_while_a_command_is_typed_keys_do_nothing_else(supervisor: Supervisor) -> None:
-    async with a_dashboard(supervisor) as desk:
-        await desk.press("2", ":")
-        await desk.type("1qX?")
-        await desk.until(":1qX")
-        assert desk.view.NAME == "breakers"
-        await desk.press("escape", "j")
-        await desk.until("quit")
-        assert desk.app.is_running
+    async with a_dashboard(supervisor) as tui:
+        await tui.press("2", ":")
+        await tui.type("1qX?")
+        await tui.until(":1qX")
+        assert tui.view.NAME == "breakers"
+        await tui.press("escape", "j")
+        await tui.until("quit")
+        assert tui.app.is_running
 
 
 async def test_the_palette_does_what_the_registry_has(supervisor: Supervisor) -> None:
-    async with a_dashboard(supervisor) as desk:
-        await desk.press("ctrl+p")
-        await desk.until("What do you want to do")
-        await desk.type("go to breakers")
-        await desk.until("Go to: Breakers")
-        await desk.press("enter")
-        await desk.until(lambda: desk.view.NAME == "breakers")
+    async with a_dashboard(supervisor) as tui:
+        await tui.press("ctrl+p")
+        await tui.until("What do you want to do")
+        await tui.type("go to breakers")
+        await tui.until("Go to: Breakers")
+        await tui.press("enter")
+        await tui.until(lambda: tui.view.NAME == "breakers")
 
 
 async def test_help_lists_the_keys_of_the_screen(supervisor: Supervisor) -> None:
-    async with a_dashboard(supervisor) as desk:
-        await desk.press("2", "?")
-        await desk.until("Hold the breaker open until it is reset")
-        await desk.press("escape")
-        await desk.until("TARGET")
+    async with a_dashboard(supervisor) as tui:
+        await tui.press("2", "?")
+        await tui.until("Hold the breaker open until it is reset")
+        await tui.press("escape")
+        await tui.until("TARGET")
 
 
 async def test_what_is_pressed_twice_is_done_once(supervisor: Supervisor) -> None:
-    async with a_dashboard(supervisor) as desk:
-        await desk.press("2", "F", "F", "escape", "escape", "?", "?", "escape", "escape")
-        await desk.until(lambda: desk.app.screen is desk.app.desk)
-        await desk.until("force open")
+    async with a_dashboard(supervisor) as tui:
+        await tui.press("2", "F", "F", "escape", "escape", "?", "?", "escape", "escape")
+        await tui.until(lambda: tui.app.screen is tui.app.frame)
+        await tui.until("force open")
 
 
 async def test_a_screen_that_cannot_be_drawn_is_told_and_ends_nothing(
     supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with a_dashboard(supervisor) as desk:
+    async with a_dashboard(supervisor) as tui:
         monkeypatch.setattr("relay_tui.views.breakers._ORDER", {})
-        await desk.press("2")
-        await desk.until("the screen breakers could not be drawn: KeyError")
-        desk.expected_faults = list(desk.app.faults)
+        await tui.press("2")
+        await tui.until("the screen breakers could not be drawn: KeyError")
+        tui.expected_faults = list(tui.app.tasks.faults)
         monkeypatch.undo()
-        await desk.until(TARGET)
-        assert len(desk.app.faults) == 1
+        await tui.until(TARGET)
+        assert len(tui.app.tasks.faults) == 1
 
 
 async def test_what_is_typed_in_one_go_after_a_slash_or_a_screens_key_goes_where_it_is_meant_to(
     supervisor: Supervisor,
 ) -> None:
-    async with a_dashboard(supervisor) as desk:
+    async with a_dashboard(supervisor) as tui:
         for char in ":breakers":
-            desk.app.post_message(events.Key(char, char))
-        await desk.until(":breakers")
-        await desk.press("escape")
+            tui.app.post_message(events.Key(char, char))
+        await tui.until(":breakers")
+        await tui.press("escape")
         for char in "7relay.queue.print":
-            desk.app.post_message(events.Key({".": "full_stop"}.get(char, char), char))
-        await desk.until("relay.queue.print")
-        assert desk.app.is_running
+            tui.app.post_message(events.Key({".": "full_stop"}.get(char, char), char))
+        await tui.until("relay.queue.print")
+        assert tui.app.is_running
 
 
 async def test_a_click_beside_an_open_prompt_does_not_take_its_keys(supervisor: Supervisor) -> None:
-    async with a_dashboard(supervisor) as desk:
-        await desk.press("2", ":")
-        await desk.type("alerts")
-        await desk.click(10, 3)
-        await desk.press("escape")
-        await desk.until("force open")
-        await desk.press("1")
-        await desk.until(lambda: desk.view.NAME == "overview")
+    async with a_dashboard(supervisor) as tui:
+        await tui.press("2", ":")
+        await tui.type("alerts")
+        await tui.click(10, 3)
+        await tui.press("escape")
+        await tui.until("force open")
+        await tui.press("1")
+        await tui.until(lambda: tui.view.NAME == "overview")
 
 
 async def test_an_alert_leads_to_the_screen_that_shows_more(supervisor: Supervisor) -> None:
-    async with a_dashboard(supervisor) as desk, a_client(supervisor) as client:
+    async with a_dashboard(supervisor) as tui, a_client(supervisor) as client:
         await client.force_breaker(TARGET, "OPEN", "maintenance")
-        await desk.until("1 alert")
-        await desk.press("!")
-        await desk.until("its breaker is forced open")
-        await desk.press("enter")
-        await desk.until("▶ ✗ forced open")
+        await tui.until("1 alert")
+        await tui.press("!")
+        await tui.until("its breaker is forced open")
+        await tui.press("enter")
+        await tui.until("▶ ✗ forced open")
 
 
 async def test_where_nothing_can_be_seen_no_key_but_quit_does_anything(supervisor: Supervisor) -> None:
-    async with a_dashboard(supervisor, size=(50, 12)) as desk:
-        await desk.press("2", "F", ":", "?")
-        assert desk.app.screen is desk.app.desk
-        await desk.press("q")
-        await desk.until(lambda: not desk.app.is_running)
+    async with a_dashboard(supervisor, size=(50, 12)) as tui:
+        await tui.press("2", "F", ":", "?")
+        assert tui.app.screen is tui.app.frame
+        await tui.press("q")
+        await tui.until(lambda: not tui.app.is_running)
 
 
 async def test_read_only_has_no_action_that_changes_something(supervisor: Supervisor) -> None:
-    async with a_dashboard(supervisor, read_only=True) as desk:
-        await desk.press("2")
-        await desk.until(TARGET)
-        assert "read-only" in desk.lines()[0]
-        await desk.press("F", "X")
-        await desk.press(":")
-        await desk.type("force")
-        await desk.press("enter")
-        await desk.until("there is no command 'force'")
-        assert desk.app.screen is desk.app.desk
+    async with a_dashboard(supervisor, read_only=True) as tui:
+        await tui.press("2")
+        await tui.until(TARGET)
+        assert "read-only" in tui.lines()[0]
+        await tui.press("F", "X")
+        await tui.press(":")
+        await tui.type("force")
+        await tui.press("enter")
+        await tui.until("there is no command 'force'")
+        assert tui.app.screen is tui.app.frame
 
 
 async def test_a_paused_display_stands_still_and_then_catches_up(supervisor: Supervisor) -> None:
-    async with a_dashboard(supervisor) as desk, a_client(supervisor) as client:
-        await desk.press("2")
-        await desk.until(TARGET)
-        await desk.press("p")
-        await desk.until("paused")
+    async with a_dashboard(supervisor) as tui, a_client(supervisor) as client:
+        await tui.press("2")
+        await tui.until(TARGET)
+        await tui.press("p")
+        await tui.until("paused")
         await client.force_breaker(TARGET, "OPEN", "maintenance")
-        await desk.until(lambda: any(one.forced for one in desk.app.store.state.breakers.values()))
-        assert "forced" not in desk.text()
-        await desk.press("p")
-        await desk.until("forced open")
+        await tui.until(lambda: any(one.forced for one in tui.app.store.state.breakers.values()))
+        assert "forced" not in tui.text()
+        await tui.press("p")
+        await tui.until("forced open")
 
 
 @pytest.mark.parametrize("theme", THEMES)
 async def test_every_theme_paints(supervisor: Supervisor, theme: str) -> None:
-    async with a_dashboard(supervisor, theme=theme) as desk:
-        await desk.press("2")
-        await desk.until(TARGET)
-        await desk.press(":")
-        await desk.type("theme")
-        await desk.press("enter")
-        await desk.until(lambda: desk.app.theme != theme)
-        assert TARGET in desk.text()
+    async with a_dashboard(supervisor, theme=theme) as tui:
+        await tui.press("2")
+        await tui.until(TARGET)
+        await tui.press(":")
+        await tui.type("theme")
+        await tui.press("enter")
+        await tui.until(lambda: tui.app.theme != theme)
+        assert TARGET in tui.text()
 
 
 async def test_where_there_is_too_little_room_a_card_says_so(supervisor: Supervisor) -> None:
-    async with a_dashboard(supervisor, size=(50, 12)) as desk:
-        await desk.until("at least 60×16")
-        await desk.resize(80, 24)
-        await desk.until("Overview")
-        await desk.until(lambda: "at least" not in desk.text())
+    async with a_dashboard(supervisor, size=(50, 12)) as tui:
+        await tui.until("at least 60×16")
+        await tui.resize(80, 24)
+        await tui.until("Overview")
+        await tui.until(lambda: "at least" not in tui.text())
 
 
 async def test_a_hint_in_the_footer_can_be_clicked(supervisor: Supervisor) -> None:
-    async with a_dashboard(supervisor) as desk:
-        await desk.press("2")
-        await desk.until("force open")
-        footer = desk.lines()[-1]
-        await desk.click(footer.index("force open") + 1, 35)
-        await desk.until("Why?")
+    async with a_dashboard(supervisor) as tui:
+        await tui.press("2")
+        await tui.until("force open")
+        footer = tui.lines()[-1]
+        await tui.click(footer.index("force open") + 1, 35)
+        await tui.until("Why?")
 
 
 async def test_the_footer_stays_as_it_is_while_a_question_is_answered(supervisor: Supervisor) -> None:
-    async with a_dashboard(supervisor) as desk:
-        await desk.press("2")
-        await desk.until("force open")
-        hints = desk.app.desk.query_one(Hints)
+    async with a_dashboard(supervisor) as tui:
+        await tui.press("2")
+        await tui.until("force open")
+        hints = tui.app.frame.query_one(Hints)
         footer = hints.lines
-        await desk.press("F")
-        await desk.until("Why?")
-        desk.app.draw()
+        await tui.press("F")
+        await tui.until("Why?")
+        tui.app.draw()
         assert hints.lines == footer
 
 
@@ -211,40 +211,40 @@ async def test_a_broken_file_of_keys_is_told_and_changes_nothing(supervisor: Sup
     path = own_places / "config" / "relay" / "keys.toml"
     path.parent.mkdir(parents=True)
     path.write_text('force = "X"')
-    async with a_dashboard(supervisor) as desk:
-        await desk.until("'X' is both")
-        await desk.press("2")
-        await desk.until("F force open")
+    async with a_dashboard(supervisor) as tui:
+        await tui.until("'X' is both")
+        await tui.press("2")
+        await tui.until("F force open")
 
 
 async def test_the_operators_own_keys_are_in_force(supervisor: Supervisor, own_places: Path) -> None:
     path = own_places / "config" / "relay" / "keys.toml"
     path.parent.mkdir(parents=True)
     path.write_text('force = "ctrl+y"')
-    async with a_dashboard(supervisor) as desk:
-        await desk.press("2")
-        await desk.until(r"ctrl\+y force open")
-        await desk.press("ctrl+y")
-        await desk.until("Why?")
+    async with a_dashboard(supervisor) as tui:
+        await tui.press("2")
+        await tui.until(r"ctrl\+y force open")
+        await tui.press("ctrl+y")
+        await tui.until("Why?")
 
 
 async def test_what_is_copied_is_also_in_a_file(supervisor: Supervisor, own_places: Path) -> None:
-    async with a_dashboard(supervisor) as desk:
-        desk.app.copy("text for later", "the text")
-        await desk.until("the text sent to the terminal's clipboard; also in")
+    async with a_dashboard(supervisor) as tui:
+        tui.app.copy("text for later", "the text")
+        await tui.until("the text sent to the terminal's clipboard; also in")
         copied = own_places / "run" / "relay" / "clipboard.txt"
         assert copied.read_text() == "text for later"
         assert copied.stat().st_mode & 0o777 == 0o600
 
 
 async def test_an_action_that_fails_is_told_and_ends_nothing(supervisor: Supervisor) -> None:
-    async with a_dashboard(supervisor) as desk:
+    async with a_dashboard(supervisor) as tui:
 
         async def broken() -> None:
             raise RuntimeError("[bold]\x1b]0;owned\x07 went wrong")
 
-        desk.app.start(broken(), doing="Break it")
-        await desk.until("Break it: RuntimeError: .bold.␛]0;owned␇ went wrong")
-        desk.expected_faults = list(desk.app.faults)
-        await desk.press("2")
-        await desk.until(TARGET)
+        tui.app.start(broken(), doing="Break it")
+        await tui.until("Break it: RuntimeError: .bold.␛]0;owned␇ went wrong")
+        tui.expected_faults = list(tui.app.tasks.faults)
+        await tui.press("2")
+        await tui.until(TARGET)

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 
-from relay_tui.lines import Line, Lines, Piece, changed_columns, fit, line, width_of
-from relay_tui.look import Palette
-from relay_tui.table import Column, LiveTable, Row
+from relay_tui.widgets.styled_lines import Line, Lines, Piece, changed_columns, fit, line, width_of
+from relay_tui.widgets.table import Column, LiveTable, Row
+from relay_tui.widgets.theme import Palette
+from tests.tui.driver import strips_of
 
 
 class Bench(App[None]):
@@ -30,7 +31,7 @@ class Bench(App[None]):
     def on_live_table_chosen(self, event: LiveTable.Chosen) -> None:
         self.heard.append(f"chosen {event.table.key}")
 
-    def on_live_table_reached(self, event: LiveTable.Reached) -> None:
+    def on_live_table_near_end(self, event: LiveTable.NearEnd) -> None:
         self.heard.append("reached")
 
     @property
@@ -38,7 +39,7 @@ class Bench(App[None]):
         return self.query_one(LiveTable)
 
     def shown(self) -> list[str]:
-        return [strip.text for strip in self.screen._compositor.render_strips()]
+        return [strip.text for strip in strips_of(self)]
 
 
 def rows(*keys: str) -> list[Row]:
@@ -211,11 +212,9 @@ async def test_lines_scroll_and_never_show_emptiness_below_the_last() -> None:
     app = Page()
     async with app.run_test(size=(40, 5)) as pilot:
         lines = app.query_one(Lines)
-        lines.scroll_lines(1 << 60)
+        lines.move(1 << 60)
         await pilot.pause()
-        assert [strip.text.strip() for strip in app.screen._compositor.render_strips()] == [
-            f"line {n}" for n in range(15, 20)
-        ]
+        assert [strip.text.strip() for strip in strips_of(app)] == [f"line {n}" for n in range(15, 20)]
         lines.show([line("only")])
         await pilot.pause()
-        assert app.screen._compositor.render_strips()[0].text.strip() == "only"
+        assert strips_of(app)[0].text.strip() == "only"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.supervisor.inside import until
+from tests.kit.terminal import DOWN, SIZE, Terminal
+from tests.kit.waiting import until
 from tests.tui.escapes import foreign
-from tests.tui.terminal import DOWN, SIZE, Terminal
 
 APP = """
 from textual.app import App

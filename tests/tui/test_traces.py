@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from relay_core.client import RelayClient
-from relay_core.delivery import TraceSummary
-from relay_core.protocol import Traces as TracesPage
-from relay_tui.views.traces.list import TraceList
+from relay_core.client.client import RelayClient
+from relay_core.messages.delivery import TracePage as TracesPage
+from relay_core.messages.delivery import TraceSummary
 from relay_tui.views.traces.query import QueryError, TraceQuery, parse_query
+from relay_tui.views.traces.trace_list import TraceList
 from relay_tui.views.traces.view import Traces
-from tests.supervisor.inside import a_client, a_supervisor
-from tests.tui.desk import Desk, a_dashboard
+from tests.kit.supervisor import a_client, a_supervisor
+from tests.tui.driver import Driver, a_dashboard
 
 A, B, C = "relay.agent.a", "relay.agent.b", "relay.agent.c"
 
@@ -41,10 +41,10 @@ def test_a_search_is_a_few_words(text: str, query: TraceQuery) -> None:
         ("bang!", "subject~bang!"),
         ("status=bad", "there are cur, done"),
         ("status~fail", "write status=fail"),
-        ("since=soon", "like 90s"),
+        ("since=soon", "write e.g. 90s"),
         ("colour=red", "no field"),
         ("from=", "nothing follows from="),
-        ("id=xyz!", "begins no message id"),
+        ("id=xyz!", "is not the prefix of a message id"),
     ],
     ids=lambda value: value,
 )
@@ -106,67 +106,67 @@ async def a_conversation(client: RelayClient) -> list[str]:
     return [first.message_id, second.message_id, third.message_id]
 
 
-async def look_at_traces(desk: Desk) -> Traces:
-    await desk.press("5")
-    assert isinstance(desk.view, Traces)
-    return desk.view
+async def look_at_traces(tui: Driver) -> Traces:
+    await tui.press("5")
+    assert isinstance(tui.view, Traces)
+    return tui.view
 
 
-async def search_for(desk: Desk, text: str) -> None:
-    await desk.press("/")
-    await desk.press("ctrl+u")
-    await desk.type(text)
-    await desk.press("enter")
+async def search_for(tui: Driver, text: str) -> None:
+    await tui.press("/")
+    await tui.press("ctrl+u")
+    await tui.type(text)
+    await tui.press("enter")
 
 
 async def test_a_conversation_is_a_waterfall_with_parent_and_children(tmp_path: Path) -> None:
     async with a_supervisor(tmp_path) as supervisor, a_client(supervisor) as client:
         first, second, third = await a_conversation(client)
-        async with a_dashboard(supervisor) as desk:
-            traces = await look_at_traces(desk)
-            await desk.until("● following")
-            await desk.until(lambda: traces._messages.keys == [third, second, first])
-            await search_for(desk, first)
-            await desk.until(lambda: traces._messages.keys == [first])
-            await desk.press("enter")
-            await desk.until("nothing is selected: j picks a row")
-            await desk.press("j", "enter")
-            await desk.until("3 spans of 3 messages")
-            text = desk.text()
+        async with a_dashboard(supervisor) as tui:
+            traces = await look_at_traces(tui)
+            await tui.until("● following")
+            await tui.until(lambda: traces._messages.keys == [third, second, first])
+            await search_for(tui, first)
+            await tui.until(lambda: traces._messages.keys == [first])
+            await tui.press("enter")
+            await tui.until("nothing is selected: j picks a row")
+            await tui.press("j", "enter")
+            await tui.until("3 spans of 3 messages")
+            text = tui.text()
             assert "├ relay.agent.c" in text
             assert "└ relay.agent.lost" in text
             assert "█" in text
             assert "hops 0 → 1 of 5" in text
             assert f"children 2  {second}  {third}" in text
 
-            await desk.press("G")
-            await desk.until("no matching endpoints or adapters")
-            assert f"parent    {first}" in desk.text()
-            await desk.press("u")
-            await desk.until("calls left 10 → 9")
-            await desk.press("enter")
-            await desk.until("what followed from it")
-            await desk.press("escape")
-            await desk.until("its conversation")
-            await desk.press("escape")
-            await desk.until("messages, newest first")
+            await tui.press("G")
+            await tui.until("no matching endpoints or adapters")
+            assert f"parent    {first}" in tui.text()
+            await tui.press("u")
+            await tui.until("calls left 10 → 9")
+            await tui.press("enter")
+            await tui.until("its descendants")
+            await tui.press("escape")
+            await tui.until("its conversation")
+            await tui.press("escape")
+            await tui.until("messages, newest first")
 
 
 async def test_another_screen_leads_to_a_trace_and_a_trace_to_its_dead_letter(tmp_path: Path) -> None:
     async with a_supervisor(tmp_path) as supervisor, a_client(supervisor) as client:
         *_, third = await a_conversation(client)
-        async with a_dashboard(supervisor) as desk:
-            await desk.app.goto("traces", third)
-            await desk.until("3 spans of 3 messages")
-            await desk.until(rf"message   {third}")
-            await desk.press("d")
-            await desk.until(lambda: desk.view.NAME == "dead-letters")
+        async with a_dashboard(supervisor) as tui:
+            await tui.app.goto("traces", third)
+            await tui.until("3 spans of 3 messages")
+            await tui.until(rf"message   {third}")
+            await tui.press("d")
+            await tui.until(lambda: tui.view.NAME == "dead-letters")
 
 
 async def test_messages_are_found_by_id_subject_sender_and_status(tmp_path: Path) -> None:
     async with a_supervisor(tmp_path) as supervisor, a_client(supervisor) as client:
         first, second, third = await a_conversation(client)
-        async with a_dashboard(supervisor) as desk:
+        async with a_dashboard(supervisor) as tui:
             for search, found in (
                 (first, []),  # it opens
                 (first[:24], [first]),
@@ -178,68 +178,68 @@ async def test_messages_are_found_by_id_subject_sender_and_status(tmp_path: Path
                 ("relay.agent.*", [third, second, first]),
                 ("subject~nothing", []),
             ):
-                await desk.app.goto("traces", search)
-                traces = desk.view
+                await tui.app.goto("traces", search)
+                traces = tui.view
                 assert isinstance(traces, Traces)
                 if search == first:
-                    await desk.until("its conversation")
+                    await tui.until("its conversation")
                 elif found:
-                    await desk.until(lambda wanted=found, traces=traces: traces._messages.keys == wanted)  # type: ignore[misc]
+                    await tui.until(lambda wanted=found, traces=traces: traces._messages.keys == wanted)  # type: ignore[misc]
                 else:
-                    await desk.until("nothing found: esc clears the search")
+                    await tui.until("no match: esc clears the search")
 
 
 async def test_the_list_follows_until_the_operator_moves(tmp_path: Path) -> None:
     async with a_supervisor(tmp_path) as supervisor, a_client(supervisor) as client:
         ids = [(await client.publish(A, n, sender=B)).message_id for n in range(5)]
-        async with a_dashboard(supervisor) as desk:
-            traces = await look_at_traces(desk)
-            await desk.until(lambda: traces._messages.keys == ids[::-1])
+        async with a_dashboard(supervisor) as tui:
+            traces = await look_at_traces(tui)
+            await tui.until(lambda: traces._messages.keys == ids[::-1])
             ids.append((await client.publish(A, 5, sender=B)).message_id)
-            await desk.until(lambda: traces._messages.keys == ids[::-1])
+            await tui.until(lambda: traces._messages.keys == ids[::-1])
             assert traces._messages.is_following  # what is on top changes: nothing is selected before it is picked
 
-            await desk.press("j", "j")
+            await tui.press("j", "j")
             ids += [(await client.publish(A, n, sender=B)).message_id for n in (6, 7)]
-            await desk.until("2 newer: press g")
+            await tui.until("2 newer: press g")
             assert traces._messages.key == ids[4]
             assert ids[7] not in traces._messages.keys
 
-            await desk.press("g")
-            await desk.until(lambda: traces._messages.keys == ids[::-1])
-            await desk.until("● following")
+            await tui.press("g")
+            await tui.until(lambda: traces._messages.keys == ids[::-1])
+            await tui.until("● following")
             assert traces._messages.key is None
 
 
 async def test_more_is_asked_for_as_the_end_comes_near(tmp_path: Path) -> None:
     async with a_supervisor(tmp_path) as supervisor, a_client(supervisor) as client:
         results = await client.publish_many([{"subject": A, "payload": n, "sender": B} for n in range(250)])
-        async with a_dashboard(supervisor) as desk:
-            traces = await look_at_traces(desk)
-            await desk.until(lambda: len(traces._messages.keys) == 100)
-            await desk.press("G")
-            await desk.until(lambda: len(traces._messages.keys) == 200)
-            await desk.press("G")
-            await desk.until(lambda: len(traces._messages.keys) == len(results))
+        async with a_dashboard(supervisor) as tui:
+            traces = await look_at_traces(tui)
+            await tui.until(lambda: len(traces._messages.keys) == 100)
+            await tui.press("G")
+            await tui.until(lambda: len(traces._messages.keys) == 200)
+            await tui.press("G")
+            await tui.until(lambda: len(traces._messages.keys) == len(results))
 
 
 async def test_a_wrong_search_changes_nothing_and_says_what_would_be_right(tmp_path: Path) -> None:
     async with a_supervisor(tmp_path) as supervisor, a_client(supervisor) as client:
         ids = await a_conversation(client)
-        async with a_dashboard(supervisor) as desk:
-            traces = await look_at_traces(desk)
-            await search_for(desk, "since=soon")
-            await desk.until("like 90s, 10m")
-            await desk.until(lambda: traces._messages.keys == ids[::-1])
+        async with a_dashboard(supervisor) as tui:
+            traces = await look_at_traces(tui)
+            await search_for(tui, "since=soon")
+            await tui.until("write e.g. 90s, 10m")
+            await tui.until(lambda: traces._messages.keys == ids[::-1])
 
 
 async def test_the_id_is_copied_and_so_is_the_command(tmp_path: Path) -> None:
     async with a_supervisor(tmp_path) as supervisor, a_client(supervisor) as client:
         *_, newest = await a_conversation(client)
-        async with a_dashboard(supervisor) as desk:
-            traces = await look_at_traces(desk)
-            await desk.until(lambda: newest in traces._messages.keys)
-            await desk.press("j", "y")
-            await desk.until(lambda: desk.app.clipboard == newest)
-            await desk.press("Y")
-            await desk.until(lambda: desk.app.clipboard == f"relay trace {newest}")
+        async with a_dashboard(supervisor) as tui:
+            traces = await look_at_traces(tui)
+            await tui.until(lambda: newest in traces._messages.keys)
+            await tui.press("j", "y")
+            await tui.until(lambda: tui.app.clipboard == newest)
+            await tui.press("Y")
+            await tui.until(lambda: tui.app.clipboard == f"relay trace {newest}")

@@ -4,15 +4,14 @@ from typing import Any
 
 import pytest
 
-from relay_core.delivery import Span, TraceSummary
-from relay_core.protocol import Traces
-from relay_tui.lines import line, width_of
+from relay_core.messages.delivery import Span, TracePage, TraceSummary
 from relay_tui.views.traces.detail import span_lines
-from relay_tui.views.traces.list import TraceList
 from relay_tui.views.traces.query import TraceQuery
 from relay_tui.views.traces.spans import SpanRows
+from relay_tui.views.traces.trace_list import TraceList
 from relay_tui.views.traces.waterfall import Waterfall
 from relay_tui.views.wrap import wrapped
+from relay_tui.widgets.styled_lines import line, width_of
 from tests.tui.hostile import CORPUS
 
 NOW = 1_000_000.0
@@ -169,7 +168,7 @@ def test_a_span_is_told_with_its_budget_before_and_after() -> None:
         "hops 0 → 1 of 5",
         "calls left 10 → 9",
         "TTL 1m00s → 59s",
-        "stored +2ms  claimed +10ms  ended +1.0s  in all 1.0s",
+        "stored +2ms  claimed +10ms  ended +1.0s  total 1.0s",
         "relay.agent.x › relay.agent.b",
         "handler_failed: no disk",
         "✗ failed first  no ␛[2Jdisk",
@@ -199,7 +198,7 @@ def test_what_strangers_write_is_safe_to_show(text: str) -> None:
         targets=1,
         size=1,
     )
-    found.follow(Traces(rows=[row], complete=True))
+    found.follow(TracePage(rows=[row], complete=True))
     cells += found[0].cells
     pieces = [cell if isinstance(cell, str) else cell[0] for cell in cells]
     told = [piece for one in wrapped(span_lines(span, waterfall, NOW), 80) for piece in one]

@@ -20,8 +20,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, ClassVar
 
-from relay_core.adapter import AdapterContext, AdapterStatus, DeliveryContext, DeliveryResult
-from relay_core.envelope import Envelope
+from relay_core.adapters.interface import AdapterContext, AdapterStatus, DeliveryContext, DeliveryResult
+from relay_core.messages.envelope import Envelope
 from relay_core.tasks import Tasks
 from relay_supervisor.adapters.claude_code.config import ClaudeCodeConfig
 from relay_supervisor.adapters.claude_code.program import Program, ProgramProblem, find_program

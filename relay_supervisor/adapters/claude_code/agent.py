@@ -21,10 +21,10 @@ import os
 from collections.abc import Callable
 from typing import TypeAlias
 
-from relay_core.adapter import AdapterContext, DeliveryContext, DeliveryResult
+from relay_core.adapters.interface import AdapterContext, DeliveryContext, DeliveryResult
 from relay_core.clock import Timer, call_later
-from relay_core.envelope import Envelope
 from relay_core.errors import StorageError
+from relay_core.messages.envelope import Envelope
 from relay_core.tasks import Tasks
 from relay_supervisor.adapters.claude_code.answer import Answer, AnswerLost, beginning
 from relay_supervisor.adapters.claude_code.config import AgentConfig, ClaudeCodeConfig

@@ -22,13 +22,13 @@ from typing import Any, Self
 
 import orjson
 
-from relay_core.adapter import AdapterContext, DeliveryContext
+from relay_core.adapters.interface import AdapterContext, DeliveryContext
 from relay_core.clock import Timer, call_later, iso
-from relay_core.envelope import Envelope
 from relay_core.errors import Closed, InvalidPayload, RelayError, StorageError
-from relay_core.payload import Performative, StandardPayload
-from relay_core.results import PublishResult
-from relay_core.signals import Signal, SignalType
+from relay_core.messages.envelope import Envelope
+from relay_core.messages.payload import Performative, StandardPayload
+from relay_core.messages.results import PublishResult
+from relay_core.messages.signals import Signal, SignalType
 
 PROGRESS_SECS = 0.3
 PROGRESS_CHARS = 2000

@@ -9,8 +9,8 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from relay_core.model import WireModel
-from relay_core.secret import Secret
+from relay_core.adapters.secret import Secret
+from relay_core.messages.base import WireModel
 
 AgentName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$", max_length=64)]
 PermissionMode = Literal["dontAsk", "plan", "default", "acceptEdits", "bypassPermissions"]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import orjson
 
-from relay_core.files import atomic_write, storage_error
+from relay_core.storage.atomic_file import atomic_write, storage_error
 
 _SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from relay_core.files import atomic_write
+from relay_core.storage.atomic_file import atomic_write
 from relay_supervisor.adapters.claude_code import launcher
-from relay_supervisor.child import run_child
+from relay_supervisor.jobs.subprocess import run_child
 
 OLDEST_VERSION = (2, 1, 248)
 """The first that takes a prompt verbatim."""

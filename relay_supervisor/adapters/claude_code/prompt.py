@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from relay_core.envelope import Envelope
+from relay_core.messages.envelope import Envelope
 
 INSTRUCTIONS = """\
 You are an agent on Relay, a message bus. Each user turn is one message that was delivered to you. A few lines by \

@@ -19,11 +19,11 @@ from itertools import cycle
 from typing import TYPE_CHECKING, ClassVar
 from zlib import crc32
 
-from relay_core.adapter import AdapterContext, AdapterStatus, DeliveryContext, DeliveryResult
+from relay_core.adapters.interface import AdapterContext, AdapterStatus, DeliveryContext, DeliveryResult
 from relay_core.clock import sleep
-from relay_core.envelope import Envelope
 from relay_core.errors import ConfigError
-from relay_core.operations import StateName
+from relay_core.messages.envelope import Envelope
+from relay_core.messages.operator_views import StateName
 from relay_core.tasks import Tasks
 from relay_supervisor.adapters.nats.config import NatsConfig, is_reserved
 from relay_supervisor.adapters.nats.crossing import Poison, own_sender, pack
@@ -34,7 +34,7 @@ from relay_supervisor.adapters.nats.put_off import PutOff
 from relay_supervisor.adapters.nats.refused import DIRECTORY
 
 if TYPE_CHECKING:
-    from relay_supervisor.adapters.nats.link import Link
+    from relay_supervisor.adapters.nats.connection import NatsConnection
 
 FIRST_WAIT_SECS = 0.5
 LAST_WAIT_SECS = 30.0
@@ -57,7 +57,7 @@ class NatsAdapter:
         self._config = config
         self._context: AdapterContext | None = None
         self._tasks = Tasks()
-        self._link: Link | None = None
+        self._link: NatsConnection | None = None
         self._relay = ""
         self._was_linked = False
         self._refused = 0
@@ -82,7 +82,7 @@ class NatsAdapter:
             Refusal: if the server will not have us.
         """
         try:
-            from relay_supervisor.adapters.nats import imports, link  # noqa: F401
+            from relay_supervisor.adapters.nats import connection, imports  # noqa: F401
         except ImportError as error:
             if (error.name or "").partition(".")[0] != "nats":
                 raise
@@ -165,8 +165,8 @@ class NatsAdapter:
 
     async def _use(self, context: AdapterContext, server: str, first: asyncio.Future[None]) -> Fault:
         """Have a link for as long as it lasts, and return what ended it."""
+        from relay_supervisor.adapters.nats.connection import open_link
         from relay_supervisor.adapters.nats.imports import Imports
-        from relay_supervisor.adapters.nats.link import open_link
         from relay_supervisor.adapters.nats.stream import prepare_consumer, prepare_stream
 
         self._was_linked = False

@@ -37,7 +37,7 @@ class BridgeClient(Client):
         self._on_end = on_end
         self._wants_tls = wants_tls
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Free what a closing has left."""
         for sub in self._subs.values():
             if (task := getattr(sub, "_wait_for_msgs_task", None)) is not None:

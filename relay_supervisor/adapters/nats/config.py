@@ -16,10 +16,10 @@ from urllib.parse import urlsplit
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
+from relay_core.adapters.secret import Secret
 from relay_core.errors import InvalidSubject
-from relay_core.model import WireModel
-from relay_core.secret import Secret
-from relay_core.subjects import is_subject, validate_subject
+from relay_core.messages.base import WireModel
+from relay_core.messages.subjects import is_subject, validate_subject
 
 RESERVED = ("relay.adapter", "relay.system")
 """Subjects of the bus itself, which stay on their own machine."""

@@ -20,11 +20,11 @@ from typing import Any
 
 import orjson
 
-from relay_core.envelope import BudgetOverrides, Envelope
-from relay_core.ids import is_ulid
-from relay_core.subjects import ADAPTER_PREFIX, is_subject, matches_pattern
+from relay_core.messages.envelope import BudgetOverrides, Envelope
+from relay_core.messages.ids import is_ulid
+from relay_core.messages.subjects import ADAPTER_PREFIX, is_subject, matches_pattern
+from relay_supervisor.adapters.budget_headers import FROM, TRACE, read_budget, write_budget
 from relay_supervisor.adapters.nats.config import NatsConfig, is_reserved
-from relay_supervisor.adapters.passport import FROM, TRACE, read_passport, write_passport
 
 MSG_ID = "Nats-Msg-Id"
 REPLY_TO = "relay-reply-to"
@@ -85,7 +85,7 @@ def pack(envelope: Envelope, config: NatsConfig, adapter_id: str, relay: str, tr
         RELAY: relay,
         FROM: envelope.sender,
         TRACE: trace_id,
-        **write_passport(envelope.budget.model_copy(update={"ancestor_chain": chain}), ancestors=True),
+        **write_budget(envelope.budget.model_copy(update={"ancestor_chain": chain}), ancestors=True),
     }
     if envelope.reply_to is not None:
         headers[REPLY_TO] = envelope.reply_to
@@ -135,7 +135,7 @@ def _read(headers: Mapping[str, str]) -> tuple[str | None, BudgetOverrides]:
     if reply_to is not None and (not is_subject(reply_to) or is_reserved(reply_to)):
         raise Poison(f"the header {REPLY_TO} must be a subject outside of the bus's own")
     try:
-        return reply_to, read_passport(headers, ancestors=True)
+        return reply_to, read_budget(headers, ancestors=True)
     except ValueError as error:
         raise Poison(str(error)) from None
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from secrets import token_hex
 
 from relay_core.errors import ConfigError
-from relay_core.files import atomic_write, fsync_directory, storage_error
-from relay_core.subjects import is_subject
+from relay_core.messages.subjects import is_subject
+from relay_core.storage.atomic_file import atomic_write, fsync_directory, storage_error
 
 FILE = "relay-id"
 

@@ -36,13 +36,13 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.errors import Error
 
-from relay_core.adapter import AdapterContext
+from relay_core.adapters.interface import AdapterContext
 from relay_core.clock import sleep
 from relay_core.errors import AccessDenied, Closed, InvalidPayload, InvalidSubject, RelayError, StorageError
 from relay_supervisor.adapters.nats.config import NatsConfig
+from relay_supervisor.adapters.nats.connection import NatsConnection
 from relay_supervisor.adapters.nats.crossing import RELAY, Incoming, Poison, has_come_round, unpack
 from relay_supervisor.adapters.nats.faults import Fault, describe
-from relay_supervisor.adapters.nats.link import Link
 from relay_supervisor.adapters.nats.position import Position, write_position
 from relay_supervisor.adapters.nats.put_off import PutOff
 from relay_supervisor.adapters.nats.refused import keep_copy
@@ -63,7 +63,7 @@ class Imports:
 
     def __init__(
         self,
-        link: Link,
+        link: NatsConnection,
         context: AdapterContext,
         config: NatsConfig,
         relay: str,

@@ -12,8 +12,8 @@ from pathlib import Path
 import orjson
 from pydantic import ValidationError
 
-from relay_core.files import atomic_write
-from relay_core.model import WireModel
+from relay_core.messages.base import WireModel
+from relay_core.storage.atomic_file import atomic_write
 
 FILE = "position.json"
 

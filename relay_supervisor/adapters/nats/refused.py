@@ -12,7 +12,7 @@ from pathlib import Path
 
 import orjson
 
-from relay_core.files import atomic_write
+from relay_core.storage.atomic_file import atomic_write
 
 DIRECTORY = "refused"
 KEPT = 100

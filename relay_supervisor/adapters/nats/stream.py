@@ -24,15 +24,15 @@ from nats.js.api import (
 )
 from nats.js.errors import NotFoundError
 
-from relay_core.subjects import pattern_covers
+from relay_core.messages.subjects import pattern_covers
 from relay_supervisor.adapters.nats.config import NatsConfig
+from relay_supervisor.adapters.nats.connection import NatsConnection
 from relay_supervisor.adapters.nats.faults import Refusal
-from relay_supervisor.adapters.nats.link import Link
 from relay_supervisor.adapters.nats.position import Position
 from relay_supervisor.adapters.nats.put_off import MAX_PENDING
 
 
-async def prepare_stream(link: Link) -> None:
+async def prepare_stream(link: NatsConnection) -> None:
     """Find the stream, or make it, and see that it takes what we export and has what we import.
 
     Raises:
@@ -56,7 +56,7 @@ async def prepare_stream(link: Link) -> None:
             )
 
 
-async def prepare_consumer(link: Link, durable: str, known: Position | None) -> Position:
+async def prepare_consumer(link: NatsConnection, durable: str, known: Position | None) -> Position:
     """Find this relay's consumer, or make it, bring it in line with the configuration, and return where it is.
 
     Raises:
@@ -81,7 +81,7 @@ async def prepare_consumer(link: Link, durable: str, known: Position | None) -> 
     return here.model_copy(update={"settled": _floor(await link.ask(link.js.add_consumer(config.stream, wanted)))})
 
 
-async def find_settled(link: Link, durable: str) -> int:
+async def find_settled(link: NatsConnection, durable: str) -> int:
     """Return the number up to which the server knows everything to be settled.
 
     Raises:
@@ -121,7 +121,7 @@ def _check_consumer(found: ConsumerConfig, config: NatsConfig, durable: str) -> 
     )
 
 
-async def _made_at(link: Link) -> str:
+async def _made_at(link: NatsConnection) -> str:
     """Return when the stream was made; not every version of the library says so."""
     config = link.config
     answer = await link.ask(
@@ -130,7 +130,7 @@ async def _made_at(link: Link) -> str:
     return str(orjson.loads(answer.data).get("created"))
 
 
-async def _make_stream(link: Link) -> StreamInfo:
+async def _make_stream(link: NatsConnection) -> StreamInfo:
     config = link.config
     if not config.create_stream:
         subjects = ",".join(config.stream_subjects())

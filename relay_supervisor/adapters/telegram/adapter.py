@@ -15,25 +15,24 @@ import asyncio
 from contextlib import AsyncExitStack
 from typing import ClassVar
 
-from relay_core.adapter import AdapterContext, AdapterStatus, DeliveryContext, DeliveryResult
-from relay_core.envelope import Envelope
+from relay_core.adapters.interface import AdapterContext, AdapterStatus, DeliveryContext, DeliveryResult
 from relay_core.errors import RelayError
-from relay_core.operations import StateName
+from relay_core.messages.envelope import Envelope
+from relay_core.messages.operator_views import StateName
 from relay_core.tasks import Tasks
-from relay_supervisor.adapters.telegram.api import Api
+from relay_supervisor.adapters.telegram.api import Api, BadToken, OutcomeUnknown, TelegramError, explain
 from relay_supervisor.adapters.telegram.attachments import Attachments
 from relay_supervisor.adapters.telegram.bot import Bot
 from relay_supervisor.adapters.telegram.chats import chat_of, prefix
 from relay_supervisor.adapters.telegram.config import TelegramConfig
-from relay_supervisor.adapters.telegram.errors import BadToken, TelegramError, Unclear, explain
 from relay_supervisor.adapters.telegram.inbound import Inbound
+from relay_supervisor.adapters.telegram.notices import Notices
 from relay_supervisor.adapters.telegram.outbound import TIMEOUT_SECS, Outbound
 from relay_supervisor.adapters.telegram.polling import Poller
 from relay_supervisor.adapters.telegram.presence import Presence
-from relay_supervisor.adapters.telegram.remarks import Remarks
 
 _STOP_SECS = 4.0
-_LAST_WORDS_SECS = 2.0
+_CLOSING_SECS = 2.0
 
 
 class TelegramAdapter:
@@ -97,14 +96,14 @@ class TelegramAdapter:
         )
         if bot.owner != self.id:
             raise RelayError(f"adapter {bot.owner} has this bot already: give each adapter a bot of its own")
-        tasks, last_words = Tasks(), Tasks()
+        tasks, closing_tasks = Tasks(), Tasks()
         stack.push_async_callback(tasks.close)
-        stack.push_async_callback(last_words.close, grace=_LAST_WORDS_SECS)
+        stack.push_async_callback(closing_tasks.close, grace=_CLOSING_SECS)
         attachments = Attachments(config, api, context.data_dir, clock)
         await asyncio.to_thread(attachments.open)
-        presence = Presence(self.id, api, bot, clock, tasks, last_words)
-        remarks = Remarks(api, bot, clock, last_words)
-        inbound = Inbound(self.id, config, context, api, bot, attachments, remarks)
+        presence = Presence(self.id, api, bot, clock, tasks, closing_tasks)
+        notices = Notices(api, bot, clock, closing_tasks)
+        inbound = Inbound(self.id, config, context, api, bot, attachments, notices)
         greeting = _Greeting(config, api, inbound)
         poller = Poller(
             config,
@@ -161,7 +160,7 @@ class _Greeting:
             return
         me = await self._api.call("getMe")
         if not isinstance(me, dict):
-            raise Unclear("Telegram's answer to getMe is no bot")
+            raise OutcomeUnknown("Telegram's answer to getMe is no bot")
         username = me.get("username")
         self._inbound.username = username if isinstance(username, str) else None
         if self._config.delete_webhook:

@@ -1,12 +1,28 @@
-"""One call of the Bot API, which ends in its result or in one of `errors`.
+"""One call of the Bot API, which returns its result or raises a `TelegramError`.
 
-1. The token is part of every URL, and httpx shows URLs in its errors and its log. So no error of httpx leaves this
-   module, not even as a cause, and httpx's loggers never get to see a URL: the path is filled in below them.
-2. A 5xx is unclear: Telegram may have done it before it failed.
-3. Answers are read up to a size; one that is no JSON object, or not of the Bot API's shape, is unclear too.
-4. A call ends within its time as a whole, however busily the other side sends a byte now and then. Reaching somebody
-   may take a part of it, so that a network that is gone is told apart from an answer that is.
-5. Nobody can make us wait for longer than an hour.
+::
+
+    TelegramError
+    ├── NotSent              no connection: the call had no effect and may be repeated
+    ├── OutcomeUnknown       the connection or the response broke: the call may have had its effect, so no repeat
+    ├── TooLarge             a file has more bytes than allowed
+    └── Rejected             Telegram refused the call: no effect
+        ├── BadToken         401, 404: the token is not, or no longer, valid
+        ├── Conflict         409: another program receives the updates
+        ├── RateLimited      429: with the seconds to wait
+        ├── BadMarkup        400: the HTML cannot be parsed
+        ├── GroupMigrated    400: the group has a new id
+        └── ChatUnreachable  400, 403: the chat is gone, or has blocked the bot
+
+Every error text is fit for an operator and shows no token. `explain` maps an error to the adapter's status.
+
+1. The token is part of every URL, and aiohttp puts URLs into its errors. No error of aiohttp leaves this module, not
+   even as a cause.
+2. A 5xx is unclear: Telegram may have acted before it failed.
+3. Responses are read up to a limit. One that is not a JSON object of the Bot API is unclear too.
+4. The time of a call as a whole is limited, even if the server keeps sending a byte now and then. Connecting has a
+   part of it, so an unreachable network is told apart from a missing response.
+5. No response can make the adapter wait for longer than an hour.
 """
 
 from __future__ import annotations
@@ -14,74 +30,134 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import os
+from io import BytesIO
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
-import httpx
+from aiohttp import ClientError, ClientSession, FormData
+from yarl import URL
 
-from relay_core.secret import Secret
-from relay_supervisor.adapters.telegram.errors import (
-    BadToken,
-    Conflict,
-    Migrated,
-    NotSent,
-    Refused,
-    TelegramError,
-    TooLarge,
-    TooMany,
-    Unclear,
-    Unparsed,
-    Unreachable,
-)
+from relay_core.adapters.secret import Secret
+from relay_core.messages.operator_views import StateName
+from relay_supervisor.http.client import NOT_SENT, connect_within, open_session, trust
 
-MAX_ANSWER_BYTES = 16 * 1024 * 1024
+MAX_RESPONSE_BYTES = 16 * 1024 * 1024
 FILE_SECS = 60.0
 """How long a file may take, up or down."""
-LONGEST_WAIT_SECS = 3600.0
+MAX_WAIT_SECS = 3600.0
 _DEFAULT_WAIT_SECS = 1.0
-_LONGEST_REASON = 300
+_MAX_REASON = 300
+_MAX_CONNECTIONS = 100
+_KEEP_ALIVE_SECS = 4
+"""Shorter than a server keeps an idle connection: a POST on one that is being closed would be unclear."""
 
 
-class _Tokens(httpx.AsyncBaseTransport):
-    """Put the token into the path below httpx's own log."""
+class TelegramError(Exception):
+    """A call did not succeed; its text is fit for an operator."""
 
-    def __init__(self, token: Secret) -> None:
-        self._token = token
-        self._inner = httpx.AsyncHTTPTransport(limits=httpx.Limits(max_connections=100, keepalive_expiry=4))
+    code = "telegram"
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        path = request.url.raw_path.replace(b"/bot-/", f"/bot{self._token.reveal()}/".encode(), 1)
-        real = httpx.Request(
-            request.method,
-            request.url.copy_with(raw_path=path),
-            headers=request.headers,
-            stream=request.stream,
-            extensions=request.extensions,
-        )
-        return await self._inner.handle_async_request(real)
 
-    async def aclose(self) -> None:
-        await self._inner.aclose()
+class NotSent(TelegramError):
+    """Nobody could be reached."""
+
+    code = "unreachable"
+
+
+class OutcomeUnknown(TelegramError):
+    """Nobody knows whether the call had its effect."""
+
+    code = "unclear"
+
+
+class Rejected(TelegramError):
+    """Telegram said no."""
+
+    def __init__(self, text: str, code: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class BadToken(Rejected):
+    """The token is not valid."""
+
+
+class Conflict(Rejected):
+    """Somebody else gets the updates."""
+
+
+class RateLimited(Rejected):
+    """Too many calls."""
+
+    def __init__(self, text: str, code: str, retry_after: float) -> None:
+        super().__init__(text, code)
+        self.retry_after = retry_after
+
+
+class BadMarkup(Rejected):
+    """The HTML could not be parsed."""
+
+
+class GroupMigrated(Rejected):
+    """The group has become a supergroup, with another id."""
+
+    def __init__(self, text: str, code: str, chat: int) -> None:
+        super().__init__(text, code)
+        self.chat = chat
+
+
+class ChatUnreachable(Rejected):
+    """The chat is gone, or does not want us."""
+
+
+class TooLarge(TelegramError):
+    """A file is larger than allowed."""
+
+    code = "too_large"
+
+
+def explain(error: TelegramError) -> tuple[StateName, str]:
+    """Return what an error means for the adapter, with the remedy."""
+    match error:
+        case BadToken():
+            return "error", (
+                f"Telegram does not know the token ({error.code}): it was revoked or mistyped; "
+                "get one from @BotFather (/token) and change the secret that 'token' refers to"
+            )
+        case Conflict() if "webhook" in str(error).lower():
+            return "error", (
+                "a webhook is set for this bot (409), so it cannot be polled: "
+                'set "deleteWebhook": true in this adapter\'s config, or remove the webhook where it was set'
+            )
+        case Conflict():
+            return "error", (
+                "another program polls with this bot's token (409): stop it, or give it a bot of its own "
+                "(@BotFather, /newbot); this adapter goes on by itself then"
+            )
+        case _:
+            return "disconnected", f"{error}; it is tried again by itself"
 
 
 class Api:
-    """The Bot API of one bot."""
+    """The Bot API of one bot, as an async context manager."""
 
     def __init__(self, token: Secret, base: str, *, timeout: float) -> None:
+        self._token = token
         self._base = base
         self._timeout = timeout
-        self._http = httpx.AsyncClient(
-            transport=_Tokens(token), timeout=_timeouts(timeout), follow_redirects=False, trust_env=False
-        )
+        self._session: ClientSession
 
     async def __aenter__(self) -> Self:
+        tls = await asyncio.to_thread(trust, os.environ.get("SSL_CERT_FILE"))
+        self._session = open_session(tls, keep_alive_secs=_KEEP_ALIVE_SECS, max_connections=_MAX_CONNECTIONS)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._http.aclose()
+        await self._session.close()
 
     async def call(
         self,
@@ -94,22 +170,18 @@ class Api:
         """Call a method and return its result; parameters that are None are left out.
 
         Raises:
-            TelegramError: one of its tree.
+            TelegramError: one of its subclasses.
         """
         params = {name: value for name, value in params.items() if value is not None}
         limit = self._timeout if within is None else within
-        url = f"{self._base}/bot-/{method}"
-        if document is None:
-            request = self._http.build_request("POST", url, json=params, timeout=_timeouts(limit))
-        else:
-            fields = {name: value if isinstance(value, str) else json.dumps(value) for name, value in params.items()}
-            files = {"document": document}
-            request = self._http.build_request("POST", url, data=fields, files=files, timeout=_timeouts(limit))
+        body: dict[str, Any] = {"json": params} if document is None else {"data": _form(params, document)}
         try:
-            status, body = await self._exchange(request, MAX_ANSWER_BYTES, limit, method)
+            status, response = await self._request(
+                "POST", f"bot{self._token.reveal()}/{method}", MAX_RESPONSE_BYTES, limit, method, **body
+            )
         except TooLarge:
-            raise Unclear(f"what answered {method} is too long to be the Bot API") from None
-        return _read_answer(method, status, body)
+            raise OutcomeUnknown(f"the response to {method} is too long to be the Bot API's") from None
+        return _read_response(method, status, response)
 
     async def download(self, file_path: str, limit: int) -> bytes:
         """Return the bytes of a file that `getFile` named.
@@ -118,69 +190,71 @@ class Api:
             TooLarge: if it has more bytes than allowed; it is not read to its end.
             TelegramError: as `call`.
         """
-        url = f"{self._base}/file/bot-/{quote(file_path)}"
-        request = self._http.build_request("GET", url)
-        status, body = await self._exchange(request, limit, FILE_SECS, "the download of a file")
+        path = f"file/bot{self._token.reveal()}/{quote(file_path)}"
+        status, body = await self._request("GET", path, limit, FILE_SECS, "the download of a file")
         if status != 200:
-            raise Refused(f"Telegram does not give the file (HTTP {status})", str(status))
+            raise Rejected(f"Telegram refused the download of a file (HTTP {status})", str(status))
         return body
 
-    async def _exchange(self, request: httpx.Request, size: int, seconds: float, what: str) -> tuple[int, bytes]:
+    async def _request(
+        self, verb: str, path: str, max_bytes: int, seconds: float, what: str, **body: Any
+    ) -> tuple[int, bytes]:
         problem: TelegramError
-        if self._http.is_closed:
+        if self._session.closed:
             raise NotSent("the adapter has been stopped")
+        url = URL(f"{self._base}/{path}", encoded=True)
+        timeout = connect_within(min(seconds / 4, 10.0))
         try:
-            async with asyncio.timeout(seconds):
-                response = await self._http.send(request, stream=True)
-                try:
-                    body = bytearray()
-                    async for chunk in response.aiter_bytes():
-                        body += chunk
-                        if len(body) > size:
-                            raise TooLarge(f"{what}: more than {size} bytes")
-                    return response.status_code, bytes(body)
-                finally:
-                    await response.aclose()
-        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol) as error:
+            async with (
+                asyncio.timeout(seconds),
+                self._session.request(verb, url, allow_redirects=False, timeout=timeout, **body) as response,
+            ):
+                content = bytearray()
+                async for chunk in response.content.iter_any():
+                    content += chunk
+                    if len(content) > max_bytes:
+                        raise TooLarge(f"{what}: more than {max_bytes} bytes")
+                return response.status, bytes(content)
+        except NOT_SENT as error:
             problem = NotSent(f"Telegram cannot be reached ({type(error).__name__})")
-        except (httpx.TimeoutException, TimeoutError) as error:
-            problem = Unclear(f"Telegram did not answer {what} in time ({type(error).__name__})")
-        except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL) as error:
-            problem = Unclear(f"the connection to Telegram broke during {what} ({type(error).__name__})")
-        except RuntimeError:
-            problem = Unclear(f"the adapter was stopped during {what}")
-        raise problem  # here, where no error of httpx is its context
+        except TimeoutError:
+            problem = OutcomeUnknown(f"Telegram did not answer {what} in time")
+        except ClientError as error:
+            problem = OutcomeUnknown(f"the connection to Telegram broke during {what} ({type(error).__name__})")
+        raise problem  # outside the except clauses, so that no error of aiohttp is its context
 
 
-def _timeouts(seconds: float) -> httpx.Timeout:
-    """Return the limits of each step; looking for a free connection, TCP and TLS together take less than the whole."""
-    reach = min(seconds / 4, 10.0)
-    return httpx.Timeout(seconds, connect=reach, pool=reach)
+def _form(params: dict[str, Any], document: tuple[str, bytes, str]) -> FormData:
+    name, data, content_type = document
+    form = FormData(quote_fields=False)
+    for field, value in params.items():
+        form.add_field(field, value if isinstance(value, str) else json.dumps(value))
+    form.add_field("document", BytesIO(data), filename=name, content_type=content_type)
+    return form
 
 
-def _read_answer(method: str, status: int, body: bytes) -> Any:
+def _read_response(method: str, status: int, body: bytes) -> Any:
     try:
-        answer = json.loads(body)
+        response = json.loads(body)
     except (ValueError, RecursionError):
-        answer = None
-    if not isinstance(answer, dict) or not isinstance(answer.get("ok"), bool):
+        response = None
+    if not isinstance(response, dict) or not isinstance(response.get("ok"), bool):
         if 500 <= status <= 599:
-            raise Unclear(f"Telegram failed at {method} (HTTP {status})")
-        raise Unclear(f"what answered {method} (HTTP {status}) is not the Bot API")
-    if answer["ok"]:
-        if "result" not in answer:
-            raise Unclear(f"Telegram's answer to {method} has no result")
-        return answer["result"]
-    raise _refusal(method, status, answer)
+            raise OutcomeUnknown(f"Telegram failed at {method} (HTTP {status})")
+        raise OutcomeUnknown(f"the response to {method} (HTTP {status}) is not the Bot API's")
+    if response["ok"]:
+        if "result" not in response:
+            raise OutcomeUnknown(f"Telegram's response to {method} has no result")
+        return response["result"]
+    raise _refusal(method, status, response)
 
 
-def _refusal(method: str, status: int, answer: dict[str, Any]) -> TelegramError:
-    given = answer.get("error_code")
-    code = given if isinstance(given, int) else status
-    said = answer.get("description")
-    why = " ".join(said.split())[:_LONGEST_REASON] if isinstance(said, str) else "no reason given"
-    found = answer.get("parameters")
-    parameters: dict[str, Any] = found if isinstance(found, dict) else {}
+def _refusal(method: str, status: int, response: dict[str, Any]) -> TelegramError:
+    error_code, description = response.get("error_code"), response.get("description")
+    code = error_code if isinstance(error_code, int) else status
+    why = " ".join(description.split())[:_MAX_REASON] if isinstance(description, str) else "no reason given"
+    parameters = response.get("parameters")
+    parameters = parameters if isinstance(parameters, dict) else {}
     text = f"Telegram refused {method}: {why}"
     match code:
         case 401 | 404:
@@ -188,25 +262,25 @@ def _refusal(method: str, status: int, answer: dict[str, Any]) -> TelegramError:
         case 409:
             return Conflict(text, "409")
         case 429:
-            return TooMany(text, "429", _seconds(parameters.get("retry_after")))
+            return RateLimited(text, "429", _seconds(parameters.get("retry_after")))
         case 400 if isinstance(chat := parameters.get("migrate_to_chat_id"), int):
-            return Migrated(text, "migrated", chat)
+            return GroupMigrated(text, "migrated", chat)
         case 400 if "can't parse entities" in why.lower():
-            return Unparsed(text, "400")
+            return BadMarkup(text, "400")
         case 400 if "chat not found" in why.lower():
-            return Unreachable(text, "chat_not_found")
+            return ChatUnreachable(text, "chat_not_found")
         case 403:
-            return Unreachable(text, "403")
+            return ChatUnreachable(text, "403")
         case _ if code >= 500:
-            return Unclear(f"Telegram failed at {method}: {why}")
+            return OutcomeUnknown(f"Telegram failed at {method}: {why}")
         case _:
-            return Refused(text, str(code))
+            return Rejected(text, str(code))
 
 
-def _seconds(given: Any) -> float:
-    """Return how long to wait: whatever is said, a sensible time."""
-    if type(given) is int:
-        given = float(min(given, int(LONGEST_WAIT_SECS)))  # there are whole numbers that are no float
-    if not isinstance(given, float) or not math.isfinite(given) or given <= 0:
+def _seconds(retry_after: Any) -> float:
+    """Return a sensible time to wait, whatever the response asks for."""
+    if type(retry_after) is int:
+        retry_after = float(min(retry_after, int(MAX_WAIT_SECS)))  # an int may be too large for a float
+    if not isinstance(retry_after, float) or not math.isfinite(retry_after) or retry_after <= 0:
         return _DEFAULT_WAIT_SECS
-    return min(given, LONGEST_WAIT_SECS)
+    return min(retry_after, MAX_WAIT_SECS)

@@ -28,14 +28,13 @@ from mimetypes import MimeTypes
 from pathlib import Path
 from typing import Any
 
-from relay_core.adapters import private_directory
+from relay_core.adapters.registry import private_directory
 from relay_core.clock import Clock, sleep
-from relay_core.files import atomic_write
-from relay_core.payload import Attachment
-from relay_supervisor.adapters.telegram.api import Api
+from relay_core.messages.payload import Attachment
+from relay_core.storage.atomic_file import atomic_write
+from relay_supervisor.adapters.telegram.api import Api, NotSent, OutcomeUnknown, RateLimited, TelegramError, TooLarge
 from relay_supervisor.adapters.telegram.chats import clean, clean_name
 from relay_supervisor.adapters.telegram.config import TelegramConfig
-from relay_supervisor.adapters.telegram.errors import NotSent, TelegramError, TooLarge, TooMany, Unclear
 
 _KINDS = {
     "document": "file.bin",
@@ -147,12 +146,12 @@ class Attachments:
                 found = await self._api.call("getFile", file_id=about.get("file_id"))
                 path = found.get("file_path") if isinstance(found, dict) else None
                 if not isinstance(path, str) or path.startswith("/") or ".." in path.split("/"):
-                    raise Unclear("Telegram names no file to fetch")
+                    raise OutcomeUnknown("Telegram names no file to fetch")
                 return await self._api.download(path, limit)
-            except (NotSent, Unclear, TooMany) as error:
+            except (NotSent, OutcomeUnknown, RateLimited) as error:
                 if attempt == _TRIES:
                     raise
-                await sleep(self._clock, min(error.retry_after if isinstance(error, TooMany) else attempt, 30))
+                await sleep(self._clock, min(error.retry_after if isinstance(error, RateLimited) else attempt, 30))
         raise AssertionError("the last try returns or raises")
 
     def check(self, attachment: Attachment) -> None:

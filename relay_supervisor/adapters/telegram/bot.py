@@ -12,9 +12,10 @@ leaves the old one or the new one:
 
 A file that cannot be read is set aside and begun anew: Telegram then sends what was not confirmed.
 
-In memory: the limits, what agents do for the chats, and who is the newest of those that have the bot. Only the newest
-takes in what people write and what agents signal; one before it still finishes its deliveries. Should the newest go,
-the one before it takes over again. A lock lets only one of them poll at a time.
+In memory: the limits, the work of agents for each chat, and the adapters that use the bot. Only the newest of them
+receives updates and signals; an older one still finishes its deliveries. If the newest stops, the one before it takes
+over again. A lock lets only one of them poll at a time. While a chat's lock is held, no other part of an answer or of a
+work is sent to that chat.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from relay_core.clock import Clock
 from relay_core.errors import StorageError
-from relay_core.files import atomic_write
-from relay_supervisor.adapters.telegram.limits import Limits
-from relay_supervisor.adapters.telegram.work import Board
+from relay_core.storage.atomic_file import atomic_write
+from relay_supervisor.adapters.telegram.limits import RateLimits
 
 logger = logging.getLogger(__name__)
 
@@ -54,13 +55,44 @@ class Instance(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class Work:
+    """What is done for one chat."""
+
+    until: float
+    asks: set[str] = field(default_factory=set)
+    """Messages of the bus that are worked on."""
+    text: str | None = None
+    """The progress that is to be shown."""
+    shown: str | None = None
+    muted: bool = False
+    """Whether there is no more progress to be shown: a second message might appear."""
+    typed_at: float | None = None
+    edited_at: float | None = None
+    over: bool = False
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def has_news(self) -> bool:
+        """Tell whether there is progress that does not show yet."""
+        return not self.muted and self.text is not None and self.text != self.shown
+
+
+@dataclass(slots=True)
+class Board:
+    """The works of all chats."""
+
+    works: dict[int, Work] = field(default_factory=dict)
+    locks: defaultdict[int, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
+
+
 class Bot:
     """The memory of one bot."""
 
     def __init__(self, owner: str, path: Path, clock: Clock) -> None:
         self.owner = owner
         """The id of the adapter that has it."""
-        self.limits = Limits(clock)
+        self.limits = RateLimits(clock)
         self.board = Board()
         self.polling = asyncio.Lock()
         self.progress: dict[int, int] = {}
@@ -131,7 +163,7 @@ class Bot:
             self._asked.popitem(last=False)
         self._changes += 1
 
-    def asked(self, message_id: str | None, chat: int) -> int | None:
+    def find_origin(self, message_id: str | None, chat: int) -> int | None:
         """Return the Telegram message of a chat that a message of the bus was."""
         known = self._asked.get(message_id) if message_id is not None else None
         return known[1] if known is not None and known[0] == chat else None

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from relay_core.model import WireModel
-from relay_core.secret import Secret
+from relay_core.adapters.secret import Secret
+from relay_core.messages.base import WireModel
 
 _TOKEN = re.compile(r"[0-9]{1,19}:[A-Za-z0-9_-]{10,200}")
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})

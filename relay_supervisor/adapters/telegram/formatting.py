@@ -1,4 +1,4 @@
-"""Markdown as Telegram's HTML, one part at a time.
+"""A payload as Telegram messages: texts in parts, markdown as Telegram's HTML, and files. Pure.
 
 Written by hand: what Telegram can show is seven tags, and a markdown library would render a hundred constructs that
 would have to be taken out again.
@@ -9,14 +9,28 @@ would have to be taken out again.
 3. Emphasis ends on its line. Within code nothing is a mark.
 4. A link goes to http, https or tg; any other stays the text it was.
 5. The time it takes grows with the length of the text alone: a mark that has found no partner is not looked for again.
+6. A text of more than 20 parts is sent as a file. A part that would show nothing, such as a fence alone, is skipped.
+7. A payload that is not a StandardPayload is shown as JSON. A message carries at most ten files.
 """
 
 from __future__ import annotations
 
+import json
 import re
+from dataclasses import dataclass
 from html import escape
+from typing import Any
 
-from relay_supervisor.adapters.telegram.splitting import LINES, Fence, open_fence
+from pydantic import ValidationError
+
+from relay_core.messages.payload import Attachment, StandardPayload
+from relay_supervisor.adapters.telegram.splitting import LIMIT, LINES, CodeFence, open_fence, split, units
+
+MAX_PARTS = 20
+MAX_FILES = 10
+
+Document = tuple[str, bytes, str]
+"""A file's name, bytes and type."""
 
 _DEEPEST = 8
 _HEADING = re.compile(r"( {0,3})#{1,6}[ \t]+")
@@ -42,10 +56,45 @@ _CLOSERS = {
 _TAGS = {"bold": "b", "bold2": "b", "strike": "s", "italic": "i", "italic2": "i"}
 
 
+@dataclass(frozen=True, slots=True)
+class Text:
+    """One part of a text, and the same without tags."""
+
+    html: str
+    plain: str
+
+
+Piece = Text | Document | Attachment
+"""One Telegram message; an attachment is a file that has not been read yet."""
+
+
+def cut(text: str) -> list[Text] | list[Document]:
+    """Return a text as messages of Telegram."""
+    if units(text) <= MAX_PARTS * LIMIT:
+        texts = [Text(to_html(part.text), part.text) for part in split(text) if part.text.strip()]
+        shown = [one for one in texts if one.html.strip()] or texts
+        if len(shown) <= MAX_PARTS:
+            return shown
+    return [("message.md", text.encode(), "text/markdown")]
+
+
+def read_payload(payload: Any) -> StandardPayload:
+    """Return a payload in the standard shape; what is not of that shape is shown as it is."""
+    if isinstance(payload, dict) and "content" in payload:
+        try:
+            return StandardPayload.model_validate(payload)
+        except ValidationError:
+            pass  # a shape of somebody's own that happens to have a content
+    if isinstance(payload, str):
+        return StandardPayload(content=payload)
+    shown = json.dumps(payload, indent=2, ensure_ascii=False)
+    return StandardPayload(content=f"```json\n{shown}\n```")
+
+
 def to_html(text: str) -> str:
     """Return markdown as Telegram's HTML."""
     done: list[str] = []
-    fence: Fence | None = None
+    fence: CodeFence | None = None
     code: list[str] = []
     for line in LINES.findall(text):
         if fence is not None:
@@ -67,7 +116,7 @@ def to_html(text: str) -> str:
     return "".join(done)
 
 
-def _block(fence: Fence, lines: list[str]) -> str:
+def _block(fence: CodeFence, lines: list[str]) -> str:
     code = escape("".join(lines).removesuffix("\n"))
     if not code:
         return ""  # Telegram has no empty entities

@@ -16,20 +16,20 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from relay_core.adapter import AdapterContext
+from relay_core.adapters.interface import AdapterContext
 from relay_core.errors import AccessDenied, InvalidPayload, InvalidSubject
-from relay_core.payload import ChannelType, ResponseContext, StandardPayload
-from relay_core.results import PublishResult, Reason
+from relay_core.messages.payload import ChannelType, ResponseContext, StandardPayload
+from relay_core.messages.results import PublishResult, Reason
 from relay_supervisor.adapters.telegram.api import Api
 from relay_supervisor.adapters.telegram.attachments import Attachments, content_of
 from relay_supervisor.adapters.telegram.bot import Bot
 from relay_supervisor.adapters.telegram.chats import Chat, is_addressed, may_speak, read_chat, subject_of
 from relay_supervisor.adapters.telegram.config import TelegramConfig
-from relay_supervisor.adapters.telegram.remarks import Recently, Remarks
+from relay_supervisor.adapters.telegram.notices import Notices, OncePerMinute
 from relay_supervisor.adapters.telegram.splitting import LIMIT
 
 UPDATE_KINDS = ("message", "edited_message")
-NOBODY = "No agent answers this chat at the moment."
+NO_AGENT = "No agent answers this chat at the moment."
 PUT_OFF = {
     Reason.RATE_LIMITED: "This message was not passed on: too many came in a short time. Please send it again later.",
     Reason.BACKPRESSURE: "This message was not passed on: the agent has too many waiting. Please send it again later.",
@@ -63,7 +63,7 @@ class Inbound:
         api: Api,
         bot: Bot,
         attachments: Attachments,
-        remarks: Remarks,
+        notices: Notices,
     ) -> None:
         self.username: str | None = None
         """What the bot is called, once Telegram has said it."""
@@ -73,8 +73,8 @@ class Inbound:
         self._api = api
         self._bot = bot
         self._attachments = attachments
-        self._remarks = remarks
-        self._denied = Recently(context.clock)
+        self._notices = notices
+        self._denied = OncePerMinute(context.clock)
 
     async def take(self, update: dict[str, Any]) -> None:
         """Publish an update, unless it is nobody's whom we hear.
@@ -115,17 +115,17 @@ class Inbound:
                 dedupe_id=f"telegram-{self._config.bot_id}-{update['update_id']}",
             )
         except AccessDenied:
-            self._remarks.say_once(chat.id, number, NOBODY)
+            self._notices.say_once(chat.id, number, NO_AGENT)
         except (InvalidPayload, InvalidSubject) as error:
             self._context.logger.error("update %s is not published: %s", update["update_id"], error.code)
-            self._remarks.say(chat.id, number, UNUSABLE)
+            self._notices.say(chat.id, number, UNUSABLE)
         else:
             self._bot.remember(result.message_id, chat.id, number)
             match _remark(result):
                 case text, True:
-                    self._remarks.say(chat.id, number, text)
+                    self._notices.say(chat.id, number, text)
                 case text, False:
-                    self._remarks.say_once(chat.id, number, text)
+                    self._notices.say_once(chat.id, number, text)
         finally:
             self._bot.under_way.discard((chat.id, number))
 
@@ -135,7 +135,7 @@ class Inbound:
             message, chat, number = _read(update)
             if chat is not None and number is not None and may_speak(self._config, chat):
                 if self._is_wanted(chat, message):
-                    self._remarks.say(chat.id, number, UNUSABLE)
+                    self._notices.say(chat.id, number, UNUSABLE)
         except Exception as error:
             self._context.logger.error("the sender of an update cannot be told: %s", type(error).__name__)
 
@@ -149,7 +149,7 @@ class Inbound:
         where = f"group {chat.id}" if chat.is_group else "a private chat"
         self._context.logger.info("not heard: user %s in %s is not on the allow-list", chat.user, where)
         if self._config.answer_denied and not chat.is_group:
-            self._remarks.say(chat.id, number, f"You are not on this bot's list. Your user id is {chat.user}.")
+            self._notices.say(chat.id, number, f"You are not on this bot's list. Your user id is {chat.user}.")
 
     async def _write(self, chat: Chat, message: dict[str, Any], update: int, *, edited: bool) -> StandardPayload | None:
         fetched = await self._attachments.fetch(message, update)
@@ -198,4 +198,4 @@ def _remark(result: PublishResult) -> tuple[str, bool] | None:
         return UNUSABLE, True
     if result.adapter_results:
         return None  # the agent has it still, or failed, and the bus tells of failures
-    return NOBODY, False
+    return NO_AGENT, False

@@ -81,7 +81,7 @@ class _Chat:
         return not self.line.locked() and self.wait() == 0.0
 
 
-class Limits:
+class RateLimits:
     """The limits of one bot."""
 
     def __init__(self, clock: Clock) -> None:
@@ -97,7 +97,7 @@ class Limits:
         behind = _BEHIND_SECS if one.line.locked() or self._line.locked() else 0.0
         return max(one.wait(), self._overall.wait(), behind)
 
-    def try_take(self, chat: int) -> bool:
+    def try_acquire(self, chat: int) -> bool:
         """Take a place for a call that goes out now, unless there is none or somebody waits for it."""
         if self.wait(chat) > 0:
             return False
@@ -105,7 +105,7 @@ class Limits:
         self._overall.take()
         return True
 
-    async def turn(self, chat: int, patience: float | None = None) -> bool:
+    async def acquire(self, chat: int, patience: float | None = None) -> bool:
         """Wait for a place and take it; False if there was none within so many seconds."""
         limit = asyncio.timeout(None)
         loop = asyncio.get_running_loop()

@@ -20,27 +20,28 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from relay_core.adapter import DeliveryContext, DeliveryResult
+from relay_core.adapters.interface import DeliveryContext, DeliveryResult
 from relay_core.clock import Clock, sleep
-from relay_core.envelope import Envelope
-from relay_core.payload import Attachment, Performative
-from relay_supervisor.adapters.telegram.api import FILE_SECS, Api
+from relay_core.messages.envelope import Envelope
+from relay_core.messages.payload import Attachment, Performative
+from relay_supervisor.adapters.telegram.api import (
+    FILE_SECS,
+    Api,
+    BadMarkup,
+    BadToken,
+    GroupMigrated,
+    NotSent,
+    OutcomeUnknown,
+    RateLimited,
+    TelegramError,
+    explain,
+)
 from relay_supervisor.adapters.telegram.attachments import AttachmentRefused, Attachments
 from relay_supervisor.adapters.telegram.bot import Bot
 from relay_supervisor.adapters.telegram.chats import chat_of, clean, may_write, subject_of
 from relay_supervisor.adapters.telegram.config import TelegramConfig
-from relay_supervisor.adapters.telegram.errors import (
-    BadToken,
-    Migrated,
-    NotSent,
-    TelegramError,
-    TooMany,
-    Unclear,
-    Unparsed,
-    explain,
-)
+from relay_supervisor.adapters.telegram.formatting import MAX_FILES, Document, Piece, Text, cut, read_payload
 from relay_supervisor.adapters.telegram.inbound import message_of
-from relay_supervisor.adapters.telegram.pieces import MAX_FILES, Document, Piece, Text, cut, read_payload
 from relay_supervisor.adapters.telegram.polling import Report
 from relay_supervisor.adapters.telegram.presence import Presence
 
@@ -139,7 +140,7 @@ class Outbound:
         if not pieces:
             raise Refusal("the message has neither a text nor a file", "empty")
         asks = (payload.correlation_id, context.parent_id, context.trace_id)
-        known = [(ask, self._bot.asked(ask, chat)) for ask in asks]
+        known = [(ask, self._bot.find_origin(ask, chat)) for ask in asks]
         ask, number = next(((ask, number) for ask, number in known if number is not None), (None, None))
         reply_to = message_of(payload.correlation_id, chat) or number
         return Job(chat, pieces, reply_to, ask, deadline)
@@ -154,14 +155,14 @@ class Outbound:
             plain = False
             while True:
                 patience = job.deadline - self._clock.monotonic() - self._longest(piece)
-                if patience <= 0 or not await self._bot.limits.turn(job.chat, patience):
+                if patience <= 0 or not await self._bot.limits.acquire(job.chat, patience):
                     return self._out_of_time(job, len(sent))
                 try:
                     sent.append(await self._send(job, loaded, plain=plain, reply_to=None if sent else job.reply_to))
                     self._unreached = 0
                     break
                 except TelegramError as error:
-                    if isinstance(error, Unparsed) and not plain:
+                    if isinstance(error, BadMarkup) and not plain:
                         plain = True
                         continue
                     wait = self._wait_after(error, job.chat)
@@ -200,7 +201,7 @@ class Outbound:
     def _wait_after(self, error: TelegramError, chat: int) -> float | None:
         """Return the seconds after which the same piece may be sent again; None if it must not be."""
         match error:
-            case TooMany():
+            case RateLimited():
                 self._bot.limits.hold(chat, error.retry_after)
                 return error.retry_after
             case NotSent():
@@ -216,17 +217,17 @@ class Outbound:
 def _number(sent: Any) -> int:
     number = sent.get("message_id") if isinstance(sent, dict) else None
     if type(number) is not int:
-        raise Unclear("Telegram's answer does not say which message was sent")
+        raise OutcomeUnknown("Telegram's answer does not say which message was sent")
     return number
 
 
 def _describe(error: TelegramError, adapter_id: str) -> str:
-    if isinstance(error, Migrated):
+    if isinstance(error, GroupMigrated):
         return (
             f"the group has become a supergroup with the id {error.chat}: put it into allowChats, "
             f"and bind and write to {subject_of(adapter_id, error.chat)} from now on"
         )
-    if isinstance(error, Unclear):
+    if isinstance(error, OutcomeUnknown):
         return f"{error}; it may have been sent all the same: look into the chat before a replay"
     return str(error)
 

@@ -29,11 +29,10 @@ from typing import Any, TypeVar
 
 from relay_core.clock import Clock, sleep
 from relay_core.errors import Closed, StorageError
-from relay_core.operations import StateName
-from relay_supervisor.adapters.telegram.api import Api
+from relay_core.messages.operator_views import StateName
+from relay_supervisor.adapters.telegram.api import Api, Conflict, OutcomeUnknown, RateLimited, TelegramError, explain
 from relay_supervisor.adapters.telegram.bot import Bot
 from relay_supervisor.adapters.telegram.config import TelegramConfig
-from relay_supervisor.adapters.telegram.errors import Conflict, TelegramError, TooMany, Unclear, explain
 from relay_supervisor.adapters.telegram.inbound import UPDATE_KINDS
 
 Report = Callable[[StateName, str | None], None]
@@ -160,10 +159,10 @@ class Poller:
                 allowed_updates=UPDATE_KINDS,
             )
             if not isinstance(answer, list):
-                raise Unclear("Telegram's answer to getUpdates is no list")
+                raise OutcomeUnknown("Telegram's answer to getUpdates is no list")
             updates = [one for one in answer if isinstance(one, dict) and type(one.get("update_id")) is int]
             if answer and not updates:  # nothing to confirm: the next question would be answered alike, at once
-                raise Unclear("Telegram's answer to getUpdates has no update with a number")
+                raise OutcomeUnknown("Telegram's answer to getUpdates has no update with a number")
         except TelegramError as error:
             await self._failed(error)
             return []
@@ -174,7 +173,7 @@ class Poller:
         return updates
 
     async def _failed(self, error: TelegramError) -> None:
-        if isinstance(error, TooMany):
+        if isinstance(error, RateLimited):
             if error.retry_after > LAST_PAUSE_SECS:
                 why = f"Telegram gives no updates for the next {error.retry_after:.0f} s (429); it goes on by itself"
                 self._report("connected" if self._well else "disconnected", why)

@@ -18,14 +18,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from relay_core.clock import Clock, call_later, sleep
-from relay_core.signals import Signal, SignalType
+from relay_core.messages.signals import Signal, SignalType
 from relay_core.tasks import Tasks
-from relay_supervisor.adapters.telegram.api import Api
-from relay_supervisor.adapters.telegram.bot import Bot
+from relay_supervisor.adapters.telegram.api import Api, NotSent, RateLimited, TelegramError
+from relay_supervisor.adapters.telegram.bot import Bot, Work
 from relay_supervisor.adapters.telegram.chats import chat_of, clean
-from relay_supervisor.adapters.telegram.errors import NotSent, TelegramError, TooMany
 from relay_supervisor.adapters.telegram.inbound import message_of
-from relay_supervisor.adapters.telegram.work import Work
 
 LONGEST_SECS = 600.0
 TYPING_SECS = 4.0
@@ -85,7 +83,7 @@ class Presence:
         ask = data.get("messageId")
         if chat is None or not isinstance(ask, str) or signal.type not in (SignalType.TYPING, SignalType.PROGRESS):
             return
-        if self._bot.asked(ask, chat) is None:
+        if self._bot.find_origin(ask, chat) is None:
             # An agent may be at work before the publish it works for has returned.
             number = message_of(data.get("correlationId"), chat)
             if number is None or (chat, number) not in self._bot.under_way:
@@ -156,7 +154,7 @@ class Presence:
 
     async def _step(self, chat: int, work: Work) -> None:
         limits = self._bot.limits
-        if not limits.try_take(chat):
+        if not limits.try_acquire(chat):
             return  # an answer went out first
         now = self._clock.monotonic()
         news = work.has_news and (work.asks == set() or work.typed_at is not None)
@@ -178,7 +176,7 @@ class Presence:
                 work.muted = False
                 self._bot.show(chat, number)
                 await self._bot.try_save()
-        except TooMany as error:
+        except RateLimited as error:
             limits.hold(chat, error.retry_after)
             if news:
                 work.shown, work.muted = None, False  # not shown after all
@@ -208,7 +206,7 @@ class Presence:
         for _ in range(_TRIES):
             try:
                 await self._api.call("deleteMessage", chat_id=chat, message_id=message)
-            except TooMany as error:
+            except RateLimited as error:
                 await sleep(self._clock, error.retry_after)
             except NotSent:
                 await sleep(self._clock, PROGRESS_SECS)

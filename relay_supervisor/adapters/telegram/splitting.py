@@ -22,7 +22,7 @@ _LONGEST_FENCE_LINE = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Fence:
+class CodeFence:
     """A code block that is open."""
 
     mark: str
@@ -42,7 +42,7 @@ class Fence:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TextPart:
     """One message of a text."""
 
     text: str
@@ -55,18 +55,18 @@ def units(text: str) -> int:
     return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
-def open_fence(line: str) -> Fence | None:
+def open_fence(line: str) -> CodeFence | None:
     """Return the code block that a line opens, if it does."""
     found = _OPEN.match(line.rstrip("\n")) if len(line) <= _LONGEST_FENCE_LINE else None
     if found is None or len(found[1]) > _LONGEST_MARK:
         return None
-    return Fence(found[1], found[2] if _LANGUAGE.fullmatch(found[2]) else "")
+    return CodeFence(found[1], found[2] if _LANGUAGE.fullmatch(found[2]) else "")
 
 
-def split(text: str, limit: int = LIMIT) -> list[Part]:
+def split(text: str, limit: int = LIMIT) -> list[TextPart]:
     """Return a text in parts."""
-    parts: list[Part] = []
-    fence: Fence | None = None
+    parts: list[TextPart] = []
+    fence: CodeFence | None = None
     opening, source, size = "", "", 0  # of the part that grows
 
     def finish() -> None:
@@ -75,7 +75,7 @@ def split(text: str, limit: int = LIMIT) -> list[Part]:
             closing = ""
             if fence is not None:
                 closing = fence.mark if source.endswith("\n") else f"\n{fence.mark}"
-            parts.append(Part(opening + source + closing, source))
+            parts.append(TextPart(opening + source + closing, source))
         opening = fence.opening if fence is not None else ""
         source, size = "", units(opening)
 
@@ -97,7 +97,7 @@ def split(text: str, limit: int = LIMIT) -> list[Part]:
     return [part for part in parts if part.source]
 
 
-def _after(fence: Fence | None, line: str) -> Fence | None:
+def _after(fence: CodeFence | None, line: str) -> CodeFence | None:
     if fence is None:
         return open_fence(line)
     return None if fence.closed_by(line) else fence

@@ -14,10 +14,16 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import ClassVar, NamedTuple
 
-from relay_core.adapter import DEFAULT_TIMEOUT_SECS, AdapterContext, AdapterStatus, DeliveryContext, DeliveryResult
-from relay_core.envelope import Envelope
+from relay_core.adapters.interface import (
+    DEFAULT_TIMEOUT_SECS,
+    AdapterContext,
+    AdapterStatus,
+    DeliveryContext,
+    DeliveryResult,
+)
 from relay_core.errors import StorageError
-from relay_core.subjects import adapter_subject
+from relay_core.messages.envelope import Envelope
+from relay_core.messages.subjects import adapter_subject
 from relay_core.tasks import Tasks
 from relay_supervisor.adapters.webhook.config import InboundConfig, OutboundConfig, WebhookConfig
 from relay_supervisor.adapters.webhook.gone import Gone

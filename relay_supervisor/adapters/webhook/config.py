@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
+from relay_core.adapters.secret import Secret
 from relay_core.errors import InvalidSubject
-from relay_core.model import WireModel
-from relay_core.secret import Secret
-from relay_core.subjects import validate_subject
+from relay_core.messages.base import WireModel
+from relay_core.messages.subjects import validate_subject
 from relay_supervisor.adapters.webhook.signing import Accepted, Scheme, read_key
 
 LONGEST_TOLERANCE_SECS = 300

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from relay_core.files import atomic_write, storage_error
+from relay_core.storage.atomic_file import atomic_write, storage_error
 
 
 class Gone:

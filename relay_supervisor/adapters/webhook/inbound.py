@@ -32,12 +32,12 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from relay_core.adapter import AdapterContext
-from relay_core.envelope import BudgetOverrides
+from relay_core.adapters.interface import AdapterContext
 from relay_core.errors import AccessDenied, InvalidPayload, RelayError
-from relay_core.payload import StandardPayload
-from relay_core.results import PublishResult, Reason
-from relay_supervisor.adapters.passport import read_passport
+from relay_core.messages.envelope import BudgetOverrides
+from relay_core.messages.payload import StandardPayload
+from relay_core.messages.results import PublishResult, Reason
+from relay_supervisor.adapters.budget_headers import read_budget
 from relay_supervisor.adapters.webhook.config import InboundConfig
 from relay_supervisor.adapters.webhook.replays import Replays
 from relay_supervisor.adapters.webhook.rotation import Rotation
@@ -129,7 +129,7 @@ class Inbound:
             self._logger.error("too many messages: their ids can no longer be kept, so they are put off")
             return Answer(503, {"error": "busy"}, BUSY_RETRY_SECS)
         try:
-            budget = read_passport(headers)
+            budget = read_budget(headers)
             payload = read_payload(headers, body)
         except ValueError as error:
             return Answer(400, {"error": "invalid", "message": str(error)})

@@ -28,8 +28,8 @@ from typing import Self
 from weakref import WeakValueDictionary
 
 from relay_core.clock import Clock
-from relay_core.files import atomic_write
-from relay_core.ids import is_ulid
+from relay_core.messages.ids import is_ulid
+from relay_core.storage.atomic_file import atomic_write
 from relay_supervisor.adapters.webhook.config import LONGEST_TOLERANCE_SECS
 
 GENERATION_SECS = 2 * LONGEST_TOLERANCE_SECS

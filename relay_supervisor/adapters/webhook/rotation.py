@@ -28,8 +28,8 @@ from pydantic import Field
 
 from relay_core.clock import Clock, iso, sleep
 from relay_core.errors import StorageError
-from relay_core.files import atomic_write
-from relay_core.model import WireModel
+from relay_core.messages.base import WireModel
+from relay_core.storage.atomic_file import atomic_write
 
 OVERLAP_MS = 24 * 3600 * 1000
 _SAVE_SECS = 3600.0

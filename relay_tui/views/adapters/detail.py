@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from relay_core.bindings import Binding
-from relay_core.live_state import LiveBreaker, LiveState
-from relay_core.operations import ConfiguredAdapter
-from relay_core.subjects import ADAPTER_PREFIX, adapter_of, adapter_subject, pattern_covers
-from relay_tui.lines import Line, Piece, line
-from relay_tui.safe import clean
+from relay_core.messages.operator_views import ConfiguredAdapter
+from relay_core.messages.subjects import ADAPTER_PREFIX, adapter_of, adapter_subject, pattern_covers
+from relay_core.protocol.live_state import LiveBreaker, LiveState
+from relay_core.rules.bindings import Binding
+from relay_core.text.sanitize import clean
+from relay_core.text.units import about, date_time, plural, time_until
 from relay_tui.views.facts import fact, long_fact
 from relay_tui.views.states import breaker_state
-from relay_tui.words import about, ahead, date_time, plural
+from relay_tui.widgets.styled_lines import Line, Piece, line
 
 _BEGINS = {"chat": "the chat begins", "agent": "the agent begins", "both": "either begins"}
 
@@ -53,7 +53,7 @@ def detail_lines(
         if text:
             yield from long_fact(name, clean(text), style, width)
     if adapter.retry_at is not None:
-        yield fact("next start", ahead(adapter.retry_at, now))
+        yield fact("next start", time_until(adapter.retry_at, now))
     if adapter.restarts:
         yield fact("restarts", plural(adapter.restarts, "restart"))
     if not adapter.enabled:
@@ -64,7 +64,7 @@ def detail_lines(
         yield fact("since", date_time(state.since), (f"  {about((now - state.since) / 1000)} ago", "dim"))
     for subject, breaker in breakers_of(live, adapter.id):
         failures = plural(breaker.consecutive_failures, "failure") + " in a row"
-        retry = f", next probe {ahead(breaker.retry_at, now)}" if breaker.retry_at is not None else ""
+        retry = f", next probe {time_until(breaker.retry_at, now)}" if breaker.retry_at is not None else ""
         yield fact("breaker", breaker_state(breaker), f"  {failures}{retry}", (f"  {clean(subject)}", "dim"))
     patterns = state.patterns if state is not None else ()
     for one in bindings:

@@ -12,19 +12,19 @@ import shlex
 from textual.app import ComposeResult
 
 from relay_core.errors import SupervisorUnavailable
-from relay_core.operations import ConfiguredAdapter
-from relay_core.protocol import Adapters as AdapterList
-from relay_core.subjects import ADAPTER_PREFIX, adapter_of, adapter_subject
-from relay_tui.actions import action
-from relay_tui.dialogs import Confirm
-from relay_tui.lines import Lines
-from relay_tui.safe import clean
-from relay_tui.table import Column, LiveTable, Row
-from relay_tui.view import View
+from relay_core.messages.operator_views import ConfiguredAdapter
+from relay_core.messages.subjects import ADAPTER_PREFIX, adapter_of, adapter_subject
+from relay_core.protocol.operating import AdapterList
+from relay_core.text.sanitize import clean
+from relay_core.text.units import about, number, plural
+from relay_tui.shell.actions import action
+from relay_tui.shell.view import View
 from relay_tui.views.adapters.detail import breakers_of, detail_lines, health_of
 from relay_tui.views.facts import long_fact
 from relay_tui.views.states import adapter_rank, adapter_state
-from relay_tui.words import about, number, plural
+from relay_tui.widgets.dialogs import Confirm
+from relay_tui.widgets.styled_lines import Lines
+from relay_tui.widgets.table import Column, LiveTable, Row
 
 _ASK_SECS = 5.0
 
@@ -64,7 +64,7 @@ class Adapters(View):
         """Show every adapter."""
         self._ask_again()
         problems = [problem for problem in self.store.state.problems if "adapters.json" in problem]
-        wrong = [one for text in problems for one in long_fact("✗ the file", clean(text), "bad", self.room.width)]
+        wrong = [one for text in problems for one in long_fact("✗ the file", clean(text), "bad", self.area.width)]
         top = self.query_one("#adapters-file", Lines)
         top.styles.height = len(wrong)
         top.show(wrong)
@@ -81,7 +81,7 @@ class Adapters(View):
         """Show what is known of the adapter under the cursor."""
         self._draw_detail()
 
-    def opened(self, argument: str) -> None:
+    def open_argument(self, argument: str) -> None:
         """Go to an adapter, by its id or its subject."""
         self.draw()  # it may be looked at for the first time
         table = self.query_one(LiveTable)
@@ -90,11 +90,11 @@ class Adapters(View):
 
     def _draw_detail(self) -> None:
         detail = self.query_one("#adapter-detail", Lines)
-        detail.styles.height = 14 if self.room.height >= 26 else 9
+        detail.styles.height = 14 if self.area.height >= 26 else 9
         adapter = self._chosen()
         bindings = self._known.bindings if self._known is not None else []
         detail.show(
-            detail_lines(adapter, self.store.state, bindings, self.store.now_ms(), self.room.width) if adapter else []
+            detail_lines(adapter, self.store.state, bindings, self.store.now_ms(), self.area.width) if adapter else []
         )
 
     def _ask_again(self) -> None:
@@ -153,7 +153,7 @@ class Adapters(View):
         what.append(f"Its mail waits ({plural(waiting, 'message')} now), until it is enabled again.")
         if await self.app.push_screen_wait(Confirm(f"Disable the adapter {name}?", what, word="disable")):
             await self.store.act(self.client.change_adapter(adapter.id, "disable"))
-            self.dashboard.tell(f"{name} is disabled: its mail waits")
+            self.dashboard.toast(f"{name} is disabled: its mail waits")
             self._changed()
 
     @action("test", "Ask the adapter now whether it is well", "T", changes=True, label="test")
@@ -178,10 +178,10 @@ class Adapters(View):
         self._known = await self.store.act(self.client.reload_adapters())
         wrong = sum(one.problem is not None for one in self._known.adapters)
         if self._known.problem is not None:
-            self.dashboard.tell(self._known.problem, "error")
+            self.dashboard.toast(self._known.problem, "error")
         else:
             said = f"adapters.json was read: {plural(len(self._known.adapters), 'adapter')}"
-            self.dashboard.tell(
+            self.dashboard.toast(
                 f"{said}, {wrong} with a problem" if wrong else said, "warning" if wrong else "information"
             )
         self._draw_detail()
@@ -195,7 +195,7 @@ class Adapters(View):
         if breakers:
             await self.dashboard.goto("breakers", breakers[0][0])
         else:
-            self.dashboard.tell(f"{clean(adapter.id)} has no breaker yet: nothing was delivered to it")
+            self.dashboard.toast(f"{clean(adapter.id)} has no breaker yet: nothing was delivered to it")
 
     @action("adapter-dead-letters", "List what could not be delivered to the adapter", "d", label="dead letters")
     async def look_at_dead_letters(self) -> None:
@@ -219,13 +219,13 @@ class Adapters(View):
         """Say how an adapter is now."""
         name, state = clean(adapter.id), adapter.state
         if adapter.problem is not None:
-            self.dashboard.tell(f"{name}: {adapter.problem}", "error")
+            self.dashboard.toast(f"{name}: {adapter.problem}", "error")
         elif state is None:
             why = "it is disabled" if not adapter.enabled else "it has not started"
-            self.dashboard.tell(f"{name} is not running: {why}", "warning")
+            self.dashboard.toast(f"{name} is not running: {why}", "warning")
         elif state.healthy is False or state.state == "error":
-            self.dashboard.tell(f"{name} is not well: {state.detail or 'it does not say why'}", "error")
+            self.dashboard.toast(f"{name} is not well: {state.detail or 'it does not say why'}", "error")
         elif tested and state.healthy is None:
-            self.dashboard.tell(f"{name} has no health to ask for; it says it is {state.state}", "warning")
+            self.dashboard.toast(f"{name} has no health to ask for; it says it is {state.state}", "warning")
         else:
-            self.dashboard.tell(f"{name} is well: {state.state}" if tested else f"{name} is {state.state}")
+            self.dashboard.toast(f"{name} is well: {state.state}" if tested else f"{name} is {state.state}")

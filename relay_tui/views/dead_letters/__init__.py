@@ -1,5 +1,5 @@
-"""Dead letters: `view` has the keys, `board` the tables, `work` everything that can be done.
+"""Dead letters: `view` has the keys, `tables` the three tables, `actions` the operations.
 
-`list` and `rows` hold what was scrolled to, `choice` what is meant by marks and filters, `groups` and `runs` the tables
-above; `detail`, `plan`, `edit` and `export` are what opens.
+`letter_list` and `rows` hold the pages that were loaded, `selection` resolves marks and filters, `groups` and `runs`
+fill the tables above. `detail`, `plan` and `difference` are dialogs; `edit`, `editor` and `export` are operations.
 """

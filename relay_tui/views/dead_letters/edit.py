@@ -1,177 +1,119 @@
-"""Editing a dead letter in the operator's own editor, and looking at the difference before anything is sent.
+"""Edit a dead letter in the operator's editor, show the difference, and replay the copy in its place.
 
-1. The text lies in a file that only its owner can read, and is removed when it was sent or is as it was; what was
-   written and not sent is kept, and the dashboard says where.
-2. While the editor has the terminal the dashboard writes nothing to it and reads nothing from it, and goes on
-   following the bus.
-3. Nothing is published before the difference was shown and confirmed.
+A text that was edited and not sent is kept in its file, and the operator is told where.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import shlex
-import signal
-import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
 
-from textual import events
-from textual.app import App, ComposeResult, SuspendNotSupported
-from textual.containers import Vertical
-from textual.widgets import Static
+from relay_core.errors import RelayError
+from relay_core.messages.dead_letter import group_key
+from relay_core.messages.results import PublishResult
+from relay_core.text.sanitize import clean, pretty_json
+from relay_core.text.units import plural
+from relay_tui.shell.view import View
+from relay_tui.views.dead_letters.difference import DifferenceScreen, difference
+from relay_tui.views.dead_letters.editor import discard, is_unchanged, read_edited, run_editor, write_private
+from relay_tui.views.dead_letters.selection import letter_words
 
-from relay_tui.dialogs import Confirm, Dialog, step
-from relay_tui.lines import Lines
-from relay_tui.safe import clean
-from relay_tui.views.dead_letters.text import Difference, diff_lines
-
-Answer = Literal["send", "send fresh", "again"]
-
-
-class Edited(NamedTuple):
-    """What came back from the editor."""
-
-    payload: Any = None
-    problem: str | None = None
-    """Why it is no payload."""
+_EDITS_KEPT = 100
+_NOT_SENT = "nothing was sent"
+_OUTCOME_UNKNOWN = (
+    "it is unknown whether it was sent: the answer was lost. If the dead letter has left this list, it was, and the "
+    "copy is among the traces (5); otherwise edit it again"
+)
 
 
-def editor_command() -> list[str]:
-    """Return the operator's editor.
+class LetterEditor:
+    """Edits dead letters on behalf of their screen."""
 
-    Raises:
-        OSError: if what they have set is no command.
-    """
-    name = next((name for name in ("VISUAL", "EDITOR") if os.environ.get(name)), "EDITOR")
-    chosen = os.environ.get(name) or "vi"
-    try:
-        return shlex.split(chosen) or ["vi"]
-    except ValueError as error:
-        raise OSError(f"{name} is no command ({str(error).lower()}): {chosen}") from None
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self.originals: dict[str, str] = {}
+        """The bodies of edited messages before the edit, by the id of the copy: the bus does not keep them."""
 
+    async def edit(self, key: str) -> None:
+        """Edit a dead letter, and replay the copy in its place."""
+        view = self._view
+        message_id, _, endpoint = key.partition("/")
+        letter = await view.client.dead_letter(message_id, endpoint=endpoint)
+        if letter.envelope is None:
+            view.dashboard.toast("it is not a valid message, so it cannot be edited", "warning")
+            return
+        before = await asyncio.to_thread(pretty_json, letter.envelope.payload)
+        path = await asyncio.to_thread(write_private, before)
+        group = view.store.state.dead_letters.get(group_key(letter.code, endpoint, partial=letter.partial))
+        target = group.endpoint_subject if group is not None else endpoint
+        about = letter_words(letter.code, target, letter.envelope.sender, letter.reason)
+        unsent: str | None = _NOT_SENT
+        try:
+            unsent = await self._edit_file(path, key, before, about)
+        except OSError as error:
+            view.dashboard.toast(str(error), "error")
+        finally:
+            if unsent is None or is_unchanged(path, before):
+                discard(path)
+            else:
+                view.dashboard.toast(f"{unsent}; your text is kept in {path}", "warning")
 
-def write_private(text: str) -> Path:
-    """Write a text to a new file that only its owner can read."""
-    handle, name = tempfile.mkstemp(prefix="relay-dead-letter-", suffix=".json")
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(text + "\n")
-    return Path(name)
+    async def _edit_file(self, path: Path, key: str, before: str, about: str) -> str | None:
+        """Edit and ask until the copy is sent or given up; return why the file must be kept, or None.
 
+        Raises:
+            OSError: if the editor cannot be started, or exits with an error.
+        """
+        view = self._view
+        message_id, _, endpoint = key.partition("/")
+        while True:
+            await run_editor(view.app, path)
+            edited = await asyncio.to_thread(read_edited, path)
+            if edited.problem is not None:
+                if not await self._ask_again("This is not a valid payload", [edited.problem]):
+                    return _NOT_SENT
+                continue
+            after = await asyncio.to_thread(pretty_json, edited.payload)
+            if after == before:
+                view.dashboard.toast("nothing was changed, so nothing was sent")
+                return None
+            title = f"Replay {message_id} with this change?"
+            how = "The copy gets a new id, and replaces the dead letter once it is stored."
+            changes = await asyncio.to_thread(difference, before, after)
+            answer = await view.app.push_screen_wait(DifferenceScreen(title, [about, how], changes))
+            if answer is None:
+                return _NOT_SENT
+            if answer == "again":
+                continue
+            try:
+                result = await view.store.act(
+                    view.client.edit_replay(
+                        message_id, edited.payload, endpoint=endpoint, fresh_budget=answer == "send fresh"
+                    )
+                )
+            except RelayError as error:
+                if error.code == "outcome_unknown":
+                    return _OUTCOME_UNKNOWN
+                if not await self._ask_again("The bus refused it", [clean(str(error))]):
+                    return _NOT_SENT
+                continue
+            return None if self._was_sent(result, before) else _NOT_SENT
 
-def read_edited(path: Path) -> Edited:
-    """Return what is in the file now."""
-    try:
-        return Edited(json.loads(path.read_text(encoding="utf-8")))
-    except json.JSONDecodeError as error:
-        return Edited(problem=f"not JSON: {clean(error.msg)} (line {error.lineno}, column {error.colno})")
-    except (OSError, ValueError, RecursionError) as error:
-        return Edited(problem=f"it cannot be read: {clean(str(error))}")
+    async def _ask_again(self, title: str, about: Sequence[str]) -> bool:
+        return await self._view.confirm(f"{title}. Edit again?", about, word="edit")
 
-
-async def run_editor(app: App[Any], path: Path) -> None:
-    """Let the operator edit a file, with the terminal to the editor alone.
-
-    Raises:
-        OSError: if the editor cannot be started, or ends with an error.
-    """
-    command = [*editor_command(), str(path)]
-    problem: str | None = None
-    try:
-        # Batched, or what the bus does meanwhile would be painted over the editor.
-        with app.batch_update(), app.suspend():
-            problem = await _run(command)
-    except SuspendNotSupported:
-        problem = await _run(command)  # there is no terminal to give away
-    app.refresh(layout=True)
-    app.screen.refresh(layout=True)
-    if problem is not None:
-        raise OSError(problem)
-
-
-async def _run(command: Sequence[str]) -> str | None:
-    """Run the editor, and return what went wrong: an error that passes the suspension would make it last."""
-    # The editor's own ctrl+c goes to everybody on the terminal; a handler of ours is not inherited, as ignoring is.
-    before = signal.signal(signal.SIGINT, lambda *_: None)
-    try:
-        process = await asyncio.create_subprocess_exec(*command)
-        code = await process.wait()
-    except OSError as error:
-        return f"the editor {command[0]} cannot be started ({error.strerror or error}): set EDITOR to another"
-    finally:
-        signal.signal(signal.SIGINT, before)
-    return f"the editor {command[0]} ended with code {code}" if code else None
-
-
-def is_untouched(path: Path, text: str) -> bool:
-    """Tell whether nothing is in the file but what was written to it."""
-    try:
-        return path.read_text(encoding="utf-8").strip() == text.strip()
-    except FileNotFoundError:
+    def _was_sent(self, result: PublishResult, before: str) -> bool:
+        refusals = [rejection.reason for rejection in result.rejected or ()]
+        refusals += [
+            adapter.error or adapter.status for adapter in result.adapter_results or () if adapter.status != "delivered"
+        ]
+        toast = self._view.dashboard.toast
+        if not result.delivered_to and refusals:
+            toast(f"the edited copy was refused: {', '.join(dict.fromkeys(refusals))}", "error")
+            return False
+        self.originals[result.message_id] = before
+        while len(self.originals) > _EDITS_KEPT:
+            del self.originals[next(iter(self.originals))]
+        toast(f"sent as {result.message_id}, to {plural(result.delivered_to, 'target')}")
         return True
-    except (OSError, ValueError):
-        return False
-
-
-def discard(path: Path) -> None:
-    """Remove a file that is not needed any more."""
-    with suppress(OSError):
-        path.unlink()
-
-
-class DifferenceScreen(Dialog[Answer | None]):
-    """Show what an edit has changed; answers whether to send it, or to edit again."""
-
-    DEFAULT_CSS = "DifferenceScreen > Vertical { width: 96%; height: 90%; } DifferenceScreen Lines { height: 1fr; }"
-
-    def __init__(self, title: str, about: Sequence[str], found: Difference) -> None:
-        super().__init__()
-        self._title = title
-        self._about = about
-        self._found = found
-
-    def compose(self) -> ComposeResult:
-        """Lay out the difference."""
-        with Vertical():
-            yield Static(self._title, classes="title", markup=False)
-            for text in self._about:
-                yield Static(text, markup=False)
-            yield Lines()
-            yield Static(
-                "enter: replay the edited copy · f: with a fresh budget · e: edit again · esc: leave it",
-                classes="hint",
-                markup=False,
-            )
-
-    def on_resize(self) -> None:
-        """Break the lines anew."""
-        self.call_after_refresh(self._show)
-
-    def _show(self) -> None:
-        lines = self.query_one(Lines)
-        lines.show(diff_lines(self._found, max(lines.size.width, 20)))
-
-    def on_key(self, event: events.Key) -> None:
-        """Move, or answer."""
-        event.stop()
-        if (count := step(event.key)) is not None:
-            self.query_one(Lines).scroll_lines(count)
-        elif event.key == "enter":
-            self._confirm("send", "Replay the edited copy?")
-        elif event.key == "f":
-            self._confirm("send fresh", "Replay the edited copy with a fresh budget?")
-        elif event.key == "e":
-            self.dismiss("again")
-        elif event.key in ("escape", "q"):
-            self.dismiss(None)
-
-    def _confirm(self, answer: Answer, title: str) -> None:
-        def taken(yes: bool | None) -> None:
-            if yes:
-                self.dismiss(answer)
-
-        self.app.push_screen(Confirm(title, self._about, word="replay"), taken)

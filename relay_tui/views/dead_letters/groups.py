@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from relay_core.deadletters import DeadLetterGroup
-from relay_tui.history import KEPT_SECS
-from relay_tui.lines import Piece
-from relay_tui.safe import clean
-from relay_tui.store import Store
-from relay_tui.table import Column, Row
-from relay_tui.views.dead_letters.choice import code_of
-from relay_tui.words import ago, lasting, number, spark
+from relay_core.messages.dead_letter import DeadLetterGroup
+from relay_core.text.bars import spark
+from relay_core.text.sanitize import clean
+from relay_core.text.units import ago, format_duration, number
+from relay_tui.live.history import KEPT_SECS
+from relay_tui.live.store import Store
+from relay_tui.views.dead_letters.selection import code_of
+from relay_tui.widgets.styled_lines import Piece
+from relay_tui.widgets.table import Column, KeyedRows, Row
 
 COLUMNS = (
     Column("CODE", 16),
@@ -23,54 +24,42 @@ COLUMNS = (
 _TICKS = 16
 
 
-class GroupRows:
-    """Groups as rows: each is written only when it is looked at, for there may be thousands."""
+def group_rows(store: Store) -> KeyedRows:
+    """Return the groups as rows, each formatted when it is visible: there may be thousands."""
+    groups = store.state.dead_letters
 
-    def __init__(self, store: Store) -> None:
-        groups = store.state.dead_letters
-        self._store = store
-        self._keys = sorted(groups, key=lambda key: (-groups[key].count, key))
-        self._at: dict[str, int] | None = None
+    def row(key: str) -> Row:
+        group = store.state.dead_letters.get(key)
+        return Row(key, _cells(store, key, group) if group is not None else ("",) * len(COLUMNS))
 
-    def __len__(self) -> int:
-        return len(self._keys)
+    return KeyedRows(sorted(groups, key=lambda key: (-groups[key].count, key)), row)
 
-    def __getitem__(self, at: int) -> Row:
-        key = self._keys[at]
-        group = self._store.state.dead_letters.get(key)
-        return Row(key, self._cells(key, group) if group is not None else ("",) * len(COLUMNS))
 
-    def find(self, key: str) -> int | None:
-        """Return where a key is."""
-        if self._at is None:
-            self._at = {one: at for at, one in enumerate(self._keys)}
-        return self._at.get(key)
-
-    def _cells(self, key: str, group: DeadLetterGroup) -> tuple[str | Piece, ...]:
-        return (
-            (code_of(group), "warn"),
-            clean(group.endpoint_subject or group.endpoint_hash),
-            (number(group.count), "strong"),
-            growth(self._store, key, group.count),
-            (_history(self._store, key), "accent"),
-            (ago(group.newest_at, self._store.now_ms()), "dim"),
-            (clean(group.sample_reason), "dim"),
-        )
+def _cells(store: Store, key: str, group: DeadLetterGroup) -> tuple[str | Piece, ...]:
+    return (
+        (code_of(group), "warn"),
+        clean(group.endpoint_subject or group.endpoint_hash),
+        (number(group.count), "strong"),
+        growth(store, key, group.count),
+        (_history(store, key), "accent"),
+        (ago(group.newest_at, store.now_ms()), "dim"),
+        (clean(group.sample_reason), "dim"),
+    )
 
 
 def growth(store: Store, key: str, count: int) -> Piece:
-    """Return by how much a group has changed in the time that it has been watched."""
+    """Return the change of a count over the history that is kept."""
     change, secs = store.history.dead.change(key, count, KEPT_SECS)
     if not change:
         return "steady", "dim"
-    text = f"{abs(change):,} in {lasting(max(secs, 1))}"
+    text = f"{abs(change):,} in {format_duration(max(secs, 1))}"
     return (f"▲ {text}", "bad") if change > 0 else (f"▼ {text}", "ok")
 
 
 def _history(store: Store, key: str) -> str:
-    """Return the last minutes as small bars: how far above its least the count stood."""
+    """Return the last minutes as a sparkline of the count above its minimum."""
     counts = store.history.dead.series(key, KEPT_SECS)
     step = max(len(counts) // _TICKS, 1)
     sampled = counts[::-1][::step][:_TICKS][::-1]
     least = min(sampled, default=0)
-    return spark([one - least for one in sampled], _TICKS)
+    return spark([count - least for count in sampled], _TICKS)

@@ -1,10 +1,10 @@
-"""The rows of the list of dead letters: summaries alone, as many as have been asked for, newest first.
+"""The rows of the list of dead letters: the summaries that are loaded, newest first.
 
-1. Rows are in the order of their keys (``ID/HASH``), largest first, as the supervisor has them: a key is found by
-   halving, and no index is kept beside them. 100,000 rows take some tens of megabytes.
-2. A page from the supervisor is the truth about its stretch of the list: `put` takes it in the place of whatever was
-   held there, so rows that came or went elsewhere in the list need no word about them.
-3. `cursor` is where the supervisor goes on; None once everything is held.
+1. Rows are sorted by key (``ID/HASH``), largest first, as the supervisor sorts them: a key is found by binary search,
+   without an index. 100,000 rows take some tens of megabytes.
+2. A page from the supervisor is authoritative for its range of keys: `put` replaces the rows of that range, so
+   additions and removals need no messages of their own.
+3. `cursor` is where the next page starts; None once all rows are loaded.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from relay_core.deadletters import DeadLetterSummary
-from relay_core.protocol import DeadLetterSummaries
-from relay_tui.safe import clean
-from relay_tui.table import Column, Row
-from relay_tui.words import about
+from relay_core.messages.dead_letter import DeadLetterSummary
+from relay_core.protocol.deadletters import DeadLetterSummaries
+from relay_core.text.sanitize import clean
+from relay_core.text.units import about
+from relay_tui.widgets.table import Column, Row
 
 COLUMNS = (
     Column("AGE", 5, right=True),
@@ -27,11 +27,11 @@ COLUMNS = (
     Column("REPLAYS", 7, right=True, from_width=90),
 )
 _LONGEST_REASON = 240
-"""Of what is held for the list; the whole of it is in the letter."""
+"""The part of a reason that a row keeps, in characters."""
 
 
-class Held(NamedTuple):
-    """What is held of one dead letter."""
+class LetterRow(NamedTuple):
+    """The summary of one dead letter."""
 
     target: str
     subject: str
@@ -45,44 +45,44 @@ class Held(NamedTuple):
 
 
 class LetterRows:
-    """The rows that are held; see the module."""
+    """The rows that are loaded."""
 
     def __init__(self) -> None:
         self.cursor: str | None = None
         self.now_ms = 0
-        """What ages are counted from."""
+        """The time that ages count from."""
         self._keys: list[str] = []
-        self._held: list[Held] = []
+        self._letters: list[LetterRow] = []
         self._texts: dict[str, str] = {}
-        """One copy of every text that many rows share."""
+        """Interned texts: many rows share them."""
 
     def __len__(self) -> int:
         return len(self._keys)
 
     def __getitem__(self, at: int) -> Row:
-        held = self._held[at]
+        letter = self._letters[at]
         cells = (
-            (about((self.now_ms - held.failed_at) / 1000), "dim"),
-            (f"▲ {clean(held.code, 40)}" if held.partial else clean(held.code, 40), "warn"),
-            clean(held.target),
-            (clean(held.sender), "dim"),
-            clean(held.reason.partition("\n")[0]),
-            f"↻ {held.replays}" if held.replays else ("–", "dim"),
+            (about((self.now_ms - letter.failed_at) / 1000), "dim"),
+            (f"▲ {clean(letter.code, 40)}" if letter.partial else clean(letter.code, 40), "warn"),
+            clean(letter.target),
+            (clean(letter.sender), "dim"),
+            clean(letter.reason.partition("\n")[0]),
+            f"↻ {letter.replays}" if letter.replays else ("–", "dim"),
         )
         return Row(self._keys[at], cells)
 
     def find(self, key: str) -> int | None:
-        """Return where a key is."""
+        """Return the position of a key."""
         at = self.place(key)
         return at if at < len(self._keys) and self._keys[at] == key else None
 
-    def get(self, key: str | None) -> Held | None:
-        """Return what is held of a dead letter."""
+    def get(self, key: str | None) -> LetterRow | None:
+        """Return the row of a key."""
         at = self.find(key) if key is not None else None
-        return self._held[at] if at is not None else None
+        return self._letters[at] if at is not None else None
 
     def place(self, key: str) -> int:
-        """Return how many rows stand before a key, whether it is there or not."""
+        """Return how many rows are before a key, whether it is loaded or not."""
         low, high = 0, len(self._keys)
         while low < high:
             middle = (low + high) // 2
@@ -93,37 +93,37 @@ class LetterRows:
         return low
 
     def key_before(self, at: int) -> str | None:
-        """Return the key of the row before a position, which is where a page from there begins."""
+        """Return the key of the row before a position, after which a page from there starts."""
         return self._keys[at - 1] if 0 < at <= len(self._keys) else None
 
     def is_beyond(self, key: str) -> bool:
-        """Tell whether all rows that are held stand behind a key."""
+        """Return True if every row is behind a key."""
         return not self._keys or self._keys[0] < key
 
     def put(self, page: DeadLetterSummaries, *, after: str | None) -> None:
-        """Take a page, which begins after a key, in the place of what was held of its stretch."""
+        """Replace the rows of a page's range; the page starts after a key."""
         start = self._end_of(after)
         stop = self._end_of(page.cursor) if page.cursor is not None else len(self._keys)
         self._keys[start:stop] = [row.cursor for row in page.rows]
-        self._held[start:stop] = self._compact(page.rows)
-        if start + len(page.rows) == len(self._keys):  # nothing is held beyond it
+        self._letters[start:stop] = self._compact(page.rows)
+        if start + len(page.rows) == len(self._keys):  # it is the last page that is loaded
             self.cursor = page.cursor
 
     def _end_of(self, key: str | None) -> int:
-        """Return how many rows stand up to a key, that one included."""
+        """Return how many rows there are up to and including a key."""
         if key is None:
             return 0
         at = self.place(key)
         return at + (at < len(self._keys) and self._keys[at] == key)
 
-    def _compact(self, rows: Sequence[DeadLetterSummary]) -> list[Held]:
-        known = self._texts
+    def _compact(self, rows: Sequence[DeadLetterSummary]) -> list[LetterRow]:
+        intern = self._texts.setdefault
         return [
-            Held(
-                known.setdefault(row.endpoint_subject, row.endpoint_subject),
-                known.setdefault(row.subject, row.subject),
-                known.setdefault(row.sender, row.sender),
-                known.setdefault(row.code, row.code),
+            LetterRow(
+                intern(row.endpoint_subject, row.endpoint_subject),
+                intern(row.subject, row.subject),
+                intern(row.sender, row.sender),
+                intern(row.code, row.code),
                 row.reason[:_LONGEST_REASON],
                 row.failed_at,
                 row.replays,
@@ -135,7 +135,7 @@ class LetterRows:
 
 
 def first_rows(page: DeadLetterSummaries) -> LetterRows:
-    """Return rows that begin with a page."""
+    """Return rows that start with a page."""
     rows = LetterRows()
     rows.put(page, after=None)
     rows.cursor = page.cursor

@@ -1,19 +1,20 @@
-"""Replays under way, as the supervisor tells of them: they go on without the dashboard, and are here when it is back.
+"""Replays, as the supervisor reports them: they run without the dashboard.
 
-Runs that have ended are shown for a quarter of an hour after they were planned, the newest few. A supervisor that was
-killed knows nothing of its runs afterwards: one that was seen under way and is not there any more was interrupted.
+The newest ended replays are shown for a quarter of an hour after they were planned. A supervisor that was killed does
+not know its replays after a restart: a running one that is no longer reported was interrupted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from relay_core.ids import is_ulid, ulid_ms
-from relay_core.replay_plan import ReplayOutcome
-from relay_tui.lines import Piece
-from relay_tui.safe import clean
-from relay_tui.table import Cell, Column, Row
-from relay_tui.words import bar, plural
+from relay_core.messages.ids import is_ulid, ulid_ms
+from relay_core.messages.replay_plan import ReplayOutcome
+from relay_core.text.bars import bar
+from relay_core.text.sanitize import clean
+from relay_core.text.units import plural
+from relay_tui.widgets.styled_lines import Piece
+from relay_tui.widgets.table import Cell, Column, Row
 
 COLUMNS = (
     Column("REPLAY", 11),
@@ -24,7 +25,7 @@ COLUMNS = (
     Column("SKIPPED", 7, right=True, from_width=90),
     Column("WHY"),
 )
-UNDER_WAY = ("running", "waiting", "paused")
+ACTIVE = ("running", "waiting", "paused")
 _STATES: Mapping[str, Piece] = {
     "running": ("▶ running", "ok"),
     "waiting": ("◐ waiting", "warn"),
@@ -39,30 +40,30 @@ _BAR = 12
 
 
 def run_rows(replays: Mapping[str, ReplayOutcome], now_ms: int) -> list[Row]:
-    """Return what is under way, and what has ended lately, newest first."""
+    """Return the running replays, and those that have ended recently, newest first."""
     ended = sorted(
-        (key for key, one in replays.items() if one.state not in UNDER_WAY and _is_recent(key, now_ms)),
+        (key for key, outcome in replays.items() if outcome.state not in ACTIVE and _is_recent(key, now_ms)),
         reverse=True,
     )
-    return [Row(key, _cells(replays[key])) for key in (*under_way(replays), *ended[:_ENDED_SHOWN])]
+    return [Row(key, _cells(replays[key])) for key in (*active_replays(replays), *ended[:_ENDED_SHOWN])]
 
 
-def under_way(replays: Mapping[str, ReplayOutcome]) -> list[str]:
-    """Return the plans that are being carried out, newest first."""
-    return sorted((key for key, one in replays.items() if one.state in UNDER_WAY), reverse=True)
+def active_replays(replays: Mapping[str, ReplayOutcome]) -> list[str]:
+    """Return the plans that are being replayed, newest first."""
+    return sorted((key for key, outcome in replays.items() if outcome.state in ACTIVE), reverse=True)
 
 
 def interrupted(seen: Mapping[str, ReplayOutcome], now: Mapping[str, ReplayOutcome]) -> str | None:
-    """Return in words which replay, of those that were under way, is not there any more."""
+    """Return a notice about a replay that was running and is no longer reported."""
     lost = sorted(set(seen) - set(now))
     if not lost:
         return None
-    one = seen[lost[-1]]
-    return f"a replay of {one.total:,} was interrupted at {_done(one):,}: P plans the rest"
+    replay = seen[lost[-1]]
+    return f"a replay of {replay.total:,} was interrupted at {_done(replay):,}: P plans the rest"
 
 
 def run_words(outcome: ReplayOutcome) -> list[str]:
-    """Return how a run stands, for a question about it."""
+    """Return the progress of a replay for a confirmation."""
     left = outcome.total - _done(outcome)
     done = f"{outcome.delivered:,} delivered, {outcome.failed:,} failed, {outcome.skipped:,} skipped"
     return [f"{plural(outcome.total, 'message')}: {done}, {left:,} to go."]

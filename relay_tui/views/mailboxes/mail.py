@@ -8,13 +8,13 @@ from itertools import islice
 from typing import NamedTuple
 
 from relay_core.clock import parse_iso
-from relay_core.envelope import Envelope
-from relay_tui.lines import BLANK, Line, line
-from relay_tui.safe import clean
-from relay_tui.table import Column, Row
+from relay_core.messages.envelope import Envelope
+from relay_core.text.sanitize import clean
+from relay_core.text.units import about, date_time, plural, time_until
 from relay_tui.views.excerpt import excerpt
 from relay_tui.views.wrap import chopped
-from relay_tui.words import about, ahead, date_time, plural
+from relay_tui.widgets.styled_lines import BLANK, Line, line
+from relay_tui.widgets.table import Column, Row
 
 PEEKED = 50
 """Messages that are looked at, oldest first."""
@@ -37,7 +37,7 @@ class Mail(NamedTuple):
     preview: str
 
 
-def seen(message: Envelope) -> Mail:
+def mail_of(message: Envelope) -> Mail:
     """Return a message as it is shown."""
     return Mail(message, parse_iso(message.created_at), preview(message))
 
@@ -91,7 +91,7 @@ def message_lines(message: Envelope, now_ms: int, body: Sequence[str]) -> Iterat
     yield line(
         ("  budget    ", "dim"),
         f"hop {budget.hop_count} of {budget.max_hops}, {plural(budget.call_budget_remaining, 'call')} left, ",
-        ("expired", "bad") if budget.ttl <= now_ms else (f"expires {ahead(budget.ttl, now_ms)}", ""),
+        ("expired", "bad") if budget.ttl <= now_ms else (f"expires {time_until(budget.ttl, now_ms)}", ""),
     )
     if budget.ancestor_chain:
         yield line(("  chain     ", "dim"), clean(" → ".join(budget.ancestor_chain)))

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import ceil
 
-from relay_core.live_state import LiveMailbox, LiveSender
-from relay_tui.safe import clean
-from relay_tui.store import Store
-from relay_tui.table import Column, Row
+from relay_core.protocol.live_state import LiveMailbox, LiveSender
+from relay_core.text.bars import bar
+from relay_core.text.sanitize import clean
+from relay_core.text.units import about, number, time_until
+from relay_tui.live.store import Store
 from relay_tui.views.states import mailbox_state, sender_state, share_of, trend_of
-from relay_tui.words import about, ahead, bar, number
+from relay_tui.widgets.table import Column, Row
 
 _BAR = 10
 _TREND_SECS = 10.0
@@ -97,6 +98,6 @@ def sender_row(store: Store, name: str) -> Row:
             number(sender.count),
             number(sender.limit),
             f"{sender.window_secs}s",
-            ahead(sender.resets_at, now) if sender.resets_at - now >= 1000 else "now",
+            time_until(sender.resets_at, now) if sender.resets_at - now >= 1000 else "now",
         ),
     )

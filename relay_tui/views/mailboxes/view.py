@@ -11,18 +11,18 @@ import shlex
 from textual.app import ComposeResult
 from textual.containers import Vertical
 
-from relay_core.delivery import TargetKind
-from relay_core.live_state import LiveMailbox, LiveSender
-from relay_tui.actions import action
-from relay_tui.dialogs import Ask, Confirm
-from relay_tui.lines import Line, Lines, line
-from relay_tui.safe import clean
-from relay_tui.table import LiveTable
-from relay_tui.view import View
-from relay_tui.views.mailboxes.order import Ranking
-from relay_tui.views.mailboxes.peek import Peek
+from relay_core.messages.delivery import TargetKind
+from relay_core.protocol.live_state import LiveMailbox, LiveSender
+from relay_core.text.sanitize import clean
+from relay_core.text.units import plural
+from relay_tui.shell.actions import action
+from relay_tui.shell.view import View
+from relay_tui.views.mailboxes.mailbox_pane import MailboxPane
+from relay_tui.views.mailboxes.ranking import Ranking
 from relay_tui.views.mailboxes.rows import BOX_COLUMNS, SENDER_COLUMNS, SORTS, box_row, by_count, sender_row
-from relay_tui.words import plural
+from relay_tui.widgets.dialogs import Ask, Confirm
+from relay_tui.widgets.styled_lines import Line, Lines, line
+from relay_tui.widgets.table import LiveTable
 
 
 class Mailboxes(View):
@@ -56,11 +56,11 @@ class Mailboxes(View):
             yield LiveTable(BOX_COLUMNS, id="boxes")
             yield Lines(id="senders-title")
             yield LiveTable(SENDER_COLUMNS, id="senders", empty="nobody has published within its window")
-        yield Peek()
+        yield MailboxPane()
 
     @property
-    def _peek(self) -> Peek:
-        return self.query_one(Peek)
+    def _pane(self) -> MailboxPane:
+        return self.query_one(MailboxPane)
 
     @property
     def _box_table(self) -> LiveTable:
@@ -73,15 +73,15 @@ class Mailboxes(View):
     @property
     def table(self) -> LiveTable | None:
         """The table that keys move in."""
-        focused = self.dashboard.focused
+        focused = self.app.focused
         if isinstance(focused, LiveTable) and focused.display and self in focused.ancestors:
             return focused
-        return self._peek.query_one(LiveTable) if self._peek.key is not None else self._box_table
+        return self._pane.query_one(LiveTable) if self._pane.key is not None else self._box_table
 
     def draw(self) -> None:
         """Show how things are."""
-        if self._peek.key is not None:
-            self._peek.draw(self.store, self.start)
+        if self._pane.key is not None:
+            self._pane.draw(self.store, self.start)
             return
         state = self.store.state
         now = self.store.clock.monotonic()
@@ -104,15 +104,15 @@ class Mailboxes(View):
     def on_live_table_moved(self, event: LiveTable.Moved) -> None:
         """Show the message that the cursor is on."""
         if event.table.id == "mail" and type(event) is LiveTable.Moved:
-            self._peek.show_message(self.store)
+            self._pane.show_message(self.store)
 
     def on_live_table_chosen(self, event: LiveTable.Chosen) -> None:
         """Open what was clicked twice."""
         self.open_mailbox()
 
-    def opened(self, argument: str) -> None:
+    def open_argument(self, argument: str) -> None:
         """Go to a mailbox, by hash or subject, or to a sender: ``sender:NAME``."""
-        self._close_peek()
+        self._close_pane()
         self._part = ""
         self.draw()
         kind, _, name = argument.partition(":")
@@ -138,23 +138,23 @@ class Mailboxes(View):
     def open_mailbox(self) -> None:
         """Open the mailbox under the cursor."""
         key = self._box_table.key
-        if self._peek.key is None and self.table is self._box_table and key is not None:
+        if self._pane.key is None and self.table is self._box_table and key is not None:
             self.query_one("#mailbox-lists").display = False
-            self._peek.open(key)
+            self._pane.open(key)
             self.draw()
 
     @action("back", "Close the mailbox, or take the filter away", "escape", label="back")
     def back(self) -> None:
         """Go back to the lists, or to all of them."""
-        if self._peek.key is not None:
-            self._close_peek()
+        if self._pane.key is not None:
+            self._close_pane()
             self._box_table.focus()
         else:
             self._part = ""
         self.draw()
 
-    def _close_peek(self) -> None:
-        self._peek.close()
+    def _close_pane(self) -> None:
+        self._pane.close()
         self.query_one("#mailbox-lists").display = True
 
     @action("sort", "Sort by pressure, depth, oldest or name", "o", label="sort", argument="[by]")
@@ -162,7 +162,7 @@ class Mailboxes(View):
         """Take another order: the one that is named, or the next."""
         names = list(SORTS)
         if by is not None and by not in names:
-            self.dashboard.tell(f"there is no order {by}: {', '.join(names)}", "warning")
+            self.dashboard.toast(f"there is no order {by}: {', '.join(names)}", "warning")
             return
         self._sort = by or names[(names.index(self._sort) + 1) % len(names)]
         self.draw()
@@ -178,7 +178,7 @@ class Mailboxes(View):
             if table is not None:
                 table.focus()
 
-        if self._peek.key is None:
+        if self._pane.key is None:
             self.dashboard.prompt.open("/", done, initial=before, typed=self._filter_by)
 
     def _filter_by(self, part: str) -> None:
@@ -188,15 +188,15 @@ class Mailboxes(View):
     @action("trace", "Go to the trace of the message", "t", label="trace")
     async def trace(self) -> None:
         """Go to the trace of the message under the cursor."""
-        message = self._peek.message if self._peek.key is not None else None
+        message = self._pane.message if self._pane.key is not None else None
         if message is not None:
             await self.dashboard.goto("traces", message.id)
 
     @action("copy", "Copy the message's id, or the subject", "y")
     def copy(self) -> None:
         """Copy what the cursor is on."""
-        if self._peek.key is not None:
-            if (message := self._peek.message) is not None:
+        if self._pane.key is not None:
+            if (message := self._pane.message) is not None:
                 self.dashboard.copy(message.id, "the id")
         elif (name := self._subject()) is not None:
             self.dashboard.copy(name, "the subject")
@@ -204,8 +204,8 @@ class Mailboxes(View):
     @action("copy-command", "Copy a command that shows this", "Y")
     def copy_command(self) -> None:
         """Copy a command line for what the cursor is on."""
-        if self._peek.key is not None:
-            if (message := self._peek.message) is not None:
+        if self._pane.key is not None:
+            if (message := self._pane.message) is not None:
                 self.dashboard.copy(f"relay trace {shlex.quote(message.id)}", "the command")
         elif self.table is self._sender_table:
             self.dashboard.copy("relay senders", "the command")
@@ -221,7 +221,7 @@ class Mailboxes(View):
 
     def _box(self) -> LiveMailbox | None:
         """Return the mailbox that is open, or that the cursor is on."""
-        return self.store.state.mailboxes.get(self._peek.key or self._box_table.key or "")
+        return self.store.state.mailboxes.get(self._pane.key or self._box_table.key or "")
 
     @action("register", "Register an endpoint", "N", changes=True, label="register")
     async def register(self) -> None:
@@ -232,7 +232,7 @@ class Mailboxes(View):
         if subject is not None:
             made = await self.store.act(self.client.register_endpoint(subject))
             self._awaited = made.hash
-            self.dashboard.tell(f"{clean(made.subject)} is registered")
+            self.dashboard.toast(f"{clean(made.subject)} is registered")
             self.draw()
 
     @action("unregister", "Unregister the endpoint; its mail stays", "U", changes=True, label="unregister")
@@ -243,14 +243,14 @@ class Mailboxes(View):
             return
         name = clean(box.subject)
         if not box.registered or box.kind != TargetKind.ENDPOINT:
-            self.dashboard.tell(f"{name} is no endpoint that is registered", "warning")
+            self.dashboard.toast(f"{name} is no endpoint that is registered", "warning")
             return
         stays = f"{plural(box.depth, 'message')} and {plural(box.failed, 'dead letter')} in it stay on disk."
         if await self.app.push_screen_wait(
             Confirm(f"Unregister {name}?", ["Nothing is routed there any more.", stays], word="unregister")
         ):
             await self.store.act(self.client.unregister_endpoint(box.subject))
-            self.dashboard.tell(f"{name} is not registered any more; its mail stays")
+            self.dashboard.toast(f"{name} is not registered any more; its mail stays")
 
 
 def _senders_title(count: int) -> Line:

@@ -28,7 +28,7 @@ def is_boxed(width: int, height: int) -> bool:
     return width >= BOXED_FROM[0] and height >= BOXED_FROM[1] - 2
 
 
-class Place(NamedTuple):
+class Placement(NamedTuple):
     """Where a panel is, border included: in which column, or below both."""
 
     column: str
@@ -36,7 +36,7 @@ class Place(NamedTuple):
     region: Region
 
 
-def arrange(width: int, height: int, wanted: Mapping[str, int]) -> dict[str, Place]:
+def arrange(width: int, height: int, wanted: Mapping[str, int]) -> dict[str, Placement]:
     """Return where each panel is; `wanted` is how many lines each would like to have."""
     frame = 2 if is_boxed(width, height) else 1
     if width < TWO_COLUMNS_FROM:
@@ -47,11 +47,13 @@ def arrange(width: int, height: int, wanted: Mapping[str, int]) -> dict[str, Pla
     return {
         **_stack("left", _LEFT, Region(0, 0, left, height - below), wanted, frame),
         **_stack("right", _RIGHT, Region(left + gap, 0, width - left - gap, height - below), wanted, frame),
-        _EVENTS: Place("below", Region(0, height - below, width, below)),
+        _EVENTS: Placement("below", Region(0, height - below, width, below)),
     }
 
 
-def _stack(column: str, names: Sequence[str], area: Region, wanted: Mapping[str, int], frame: int) -> dict[str, Place]:
+def _stack(
+    column: str, names: Sequence[str], area: Region, wanted: Mapping[str, int], frame: int
+) -> dict[str, Placement]:
     """Return panels one below the other, filling the area."""
     while len(names) > 1 and sum(_LEAST[name] + frame for name in names) > area.height:
         names = names[:-1]
@@ -66,9 +68,9 @@ def _stack(column: str, names: Sequence[str], area: Region, wanted: Mapping[str,
         if not wanting:
             lines[names[-1]] += left
             left = 0
-    found: dict[str, Place] = {}
+    found: dict[str, Placement] = {}
     y = area.y
     for name in names:
-        found[name] = Place(column, Region(area.x, y, area.width, lines[name] + frame))
+        found[name] = Placement(column, Region(area.x, y, area.width, lines[name] + frame))
         y += lines[name] + frame
     return found

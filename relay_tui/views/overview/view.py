@@ -1,7 +1,7 @@
 """Overview: what an operator keeps open. Everything on one screen, what needs a look first, and a way to it.
 
 Panels are drawn on one board (board.py), placed by the size of the screen (layout.py), and filled
-from the store (panels.py, troubles.py, events.py). A panel grows with what it has to show
+from the store (panels.py, problem_panels.py, events.py). A panel grows with what it has to show
 and does not shrink again until the size changes, so that nothing jumps when a breaker opens and closes.
 """
 
@@ -10,21 +10,21 @@ from __future__ import annotations
 from textual.app import ComposeResult
 from textual.geometry import Region
 
-from relay_tui.actions import action
-from relay_tui.view import View
-from relay_tui.views.overview import events, panels, troubles
-from relay_tui.views.overview.board import Board, Panel
-from relay_tui.views.overview.layout import Place, arrange, is_boxed
-from relay_tui.views.overview.parts import Room, Said
+from relay_tui.shell.actions import action
+from relay_tui.shell.view import View
+from relay_tui.views.overview import event_panel, problem_panels, traffic_panels
+from relay_tui.views.overview.layout import Placement, arrange, is_boxed
+from relay_tui.views.overview.panel_content import PanelContent, PanelSize
+from relay_tui.views.overview.panel_grid import Panel, PanelGrid
 
 _PANELS = {
-    "throughput": ("Throughput", panels.throughput),
-    "mailboxes": ("³ Mailboxes", panels.mailboxes),
-    "senders": ("³ Senders", panels.senders),
-    "breakers": ("² Breakers", troubles.breakers),
-    "dead-letters": ("⁶ Dead letters", troubles.dead_letters),
-    "adapters": ("⁴ Adapters", troubles.adapters),
-    "events": ("Events", events.newest),
+    "throughput": ("Throughput", traffic_panels.throughput),
+    "mailboxes": ("³ Mailboxes", traffic_panels.mailboxes),
+    "senders": ("³ Senders", traffic_panels.senders),
+    "breakers": ("² Breakers", problem_panels.breakers),
+    "dead-letters": ("⁶ Dead letters", problem_panels.dead_letters),
+    "adapters": ("⁴ Adapters", problem_panels.adapters),
+    "events": ("Events", event_panel.newest),
 }
 _CALM = ("senders", "events")
 """Lists in which something is different all the time: once they are full, they are renewed once a second."""
@@ -42,18 +42,18 @@ class Overview(View):
     def __init__(self) -> None:
         super().__init__()
         self._wanted: dict[str, int] = {}
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, Placement] = {}
         self._arranged_for: tuple[object, ...] = ()
-        self._kept: dict[str, tuple[tuple[object, ...], Said]] = {}
-        """What calm panels said, and for which second and room."""
+        self._kept: dict[str, tuple[tuple[object, ...], PanelContent]] = {}
+        """What calm panels said, and for which second and size."""
 
     def compose(self) -> ComposeResult:
         """Lay out the board."""
-        yield Board()
+        yield PanelGrid()
 
     def draw(self) -> None:
         """Show how things are."""
-        board = self.query_one(Board)
+        board = self.query_one(PanelGrid)
         width, height = board.size
         if not width or not height:
             return
@@ -75,20 +75,20 @@ class Overview(View):
             ]
         )
 
-    def _say(self, board: Board) -> dict[str, Said]:
+    def _say(self, board: PanelGrid) -> dict[str, PanelContent]:
         """Return what each panel has to say, for the room that it has."""
         boxed = int(is_boxed(*board.size))
-        least = Place("", Region(0, 0, board.size.width, 2 + boxed))
+        least = Placement("", Region(0, 0, board.size.width, 2 + boxed))
         second = self.store.state.at // 1000
-        found: dict[str, Said] = {}
+        found: dict[str, PanelContent] = {}
         for name, (_, says) in _PANELS.items():
             region = self._places.get(name, least).region
-            room = Room(region.width - 3 * boxed - 1, region.height - 1 - boxed, board.cursor)
+            size = PanelSize(region.width - 3 * boxed - 1, region.height - 1 - boxed, board.cursor)
             kept_for, kept = self._kept.get(name, ((), None))
-            if kept is None or kept_for != (second, room):
-                kept = says(self.store, room)
-                if name in _CALM and len(kept.entries) == room.height:
-                    self._kept[name] = ((second, room), kept)
+            if kept is None or kept_for != (second, size):
+                kept = says(self.store, size)
+                if name in _CALM and len(kept.entries) == size.height:
+                    self._kept[name] = ((second, size), kept)
             found[name] = kept
         return found
 
@@ -96,39 +96,33 @@ class Overview(View):
         """Lay everything out anew."""
         self.call_after_refresh(self.dashboard.draw)
 
-    def on_board_chosen(self) -> None:
+    def on_panel_grid_chosen(self) -> None:
         """Open what was clicked twice."""
-        self.dashboard.call_later(self.open_row)
+        self.app.call_later(self.open_row)
 
     @action("open", "Go to the screen that shows more of this", "enter", label="open")
     async def open_row(self) -> None:
         """Go to where the row under the cursor leads."""
-        entry = self.query_one(Board).entry
+        entry = self.query_one(PanelGrid).entry
         if entry is not None and entry.leads[0]:
             await self.dashboard.goto(*entry.leads)
 
     @action("next-panel", "Go to the next panel", "tab", label="panel")
     def next_panel(self) -> None:
         """Move the cursor to the next panel."""
-        self.query_one(Board).move_panel(1)
+        self.query_one(PanelGrid).move_panel(1)
 
     @action("previous-panel", "Go to the panel before", "shift+tab")
     def previous_panel(self) -> None:
         """Move the cursor to the panel before."""
-        self.query_one(Board).move_panel(-1)
+        self.query_one(PanelGrid).move_panel(-1)
 
     @action("across", "Go to the other side", "l", keys=("h", "left", "right"))
     def go_across(self) -> None:
         """Move the cursor to the other column."""
-        self.query_one(Board).move_across()
+        self.query_one(PanelGrid).move_across()
 
-    def _move(self, count: int) -> None:
-        self.query_one(Board).move(count)
-
-    def move_to_top(self) -> None:
-        """Move the cursor to the first row."""
-        self.query_one(Board).move(-(1 << 60))
-
-    def move_to_bottom(self) -> None:
-        """Move the cursor to the last row."""
-        self.query_one(Board).move(1 << 60)
+    @property
+    def scrolled(self) -> PanelGrid:
+        """The panels."""
+        return self.query_one(PanelGrid)

@@ -1,4 +1,4 @@
-"""Publish: `view` is the form, `draft` what is in it, `known` who would get it, `outcome` what became of it.
+"""Publish: `view` sends what `form` holds, a `draft`; `recipients` shows its receivers, `outcome` explains the result.
 
-`shelf` keeps templates and history, `choose` lets one be taken.
+`saved_drafts` reads templates and history.
 """

@@ -1,9 +1,9 @@
-"""A message that is being written: what its fields hold, and whether they can be sent as they are.
+"""A message that is being written: the content of its fields, and whether it can be sent.
 
-1. A body is JSON. Text that is not JSON is sent only if the operator says so (`as_text`), and then as a JSON string.
-2. An empty field of the budget asks for nothing: the bus's own limits hold. A TTL is a duration here; the bus is told
-   the instant.
-3. What is wrong is said before anything is sent, with the line where it is. Pure.
+1. A body is JSON. Text that is not JSON is sent only if the operator chooses so (`as_text`), as a JSON string.
+2. An empty budget field requests nothing: the limits of the bus apply. A TTL is a duration here and an instant on the
+   bus.
+3. Errors are shown before anything is sent, with their line. No I/O.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
 from relay_core.errors import InvalidPayload, InvalidSubject
-from relay_core.payload import encode_payload
-from relay_core.subjects import validate_subject
-from relay_tui.safe import clean
+from relay_core.messages.payload import encode_payload
+from relay_core.messages.subjects import validate_subject
+from relay_core.text.sanitize import clean
 
 _TTL = re.compile(r"(\d{1,7})\s*(ms|s|m|h|d)")
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class DraftError(ValueError):
-    """Why a draft cannot be sent, and which field it is about."""
+    """Why a draft cannot be sent, and the field at fault."""
 
     def __init__(self, message: str, field: str) -> None:
         super().__init__(message)
@@ -44,38 +44,38 @@ class Draft:
     as_text: bool = False
 
 
-class Checked(NamedTuple):
-    """What a body is."""
+class BodyCheck(NamedTuple):
+    """The payload of a body and its size, or what is wrong with it."""
 
     payload: Any
     size: int
     problem: str | None = None
 
 
-def check_body(text: str, *, as_text: bool, limit: int) -> Checked:
-    """Tell what a body is, and what is wrong with it."""
+def check_body(text: str, *, as_text: bool, limit: int) -> BodyCheck:
+    """Parse a body and check its size."""
     try:
         payload = text if as_text else json.loads(text, parse_constant=_no_number)
-        return Checked(payload, len(encode_payload(payload, limit=limit)))
+        return BodyCheck(payload, len(encode_payload(payload, limit=limit)))
     except json.JSONDecodeError as error:
         if not text.strip():
-            return Checked(None, 0, "empty: write JSON, such as null")
-        return Checked(None, 0, f"line {error.lineno}, column {error.colno}: {clean(error.msg)}")
+            return BodyCheck(None, 0, "empty: write JSON, e.g. null")
+        return BodyCheck(None, 0, f"line {error.lineno}, column {error.colno}: {clean(error.msg)}")
     except (InvalidPayload, ValueError) as error:
-        return Checked(None, 0, clean(str(error)))
+        return BodyCheck(None, 0, clean(str(error)))
     except RecursionError:
-        return Checked(None, 0, "nested too deeply")
+        return BodyCheck(None, 0, "nested too deeply")
 
 
 def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def check_names(draft: Draft) -> None:
-    """Check who sends what to whom.
+    """Check subject, sender and reply-to.
 
     Raises:
-        DraftError: for the first field that cannot be used.
+        DraftError: for the first field that is not a valid subject.
     """
     for field, text, needed in (
         ("subject", draft.subject, True),
@@ -91,20 +91,20 @@ def check_names(draft: Draft) -> None:
 
 
 def budget_of(draft: Draft, now_ms: int) -> dict[str, Any] | None:
-    """Return what to ask of the bus's limits, or None for nothing.
+    """Return the budget to request, or None if every field is empty.
 
     Raises:
-        DraftError: if a field cannot be used.
+        DraftError: if a field is not a number or a duration.
     """
     asked: dict[str, Any] = {}
     for field, name, text in (("max_hops", "maxHops", draft.max_hops), ("calls", "callBudgetRemaining", draft.calls)):
         if text:
             if not re.fullmatch(r"[0-9]{1,6}", text):
-                raise DraftError(f"{clean(text)!r} is no number", field)
+                raise DraftError(f"{clean(text)!r} is not a number", field)
             asked[name] = int(text)
     if draft.ttl:
         found = _TTL.fullmatch(draft.ttl)
         if found is None:
-            raise DraftError(f"{clean(draft.ttl)!r} is no duration: write it like 30s, 10m or 1h", "ttl")
+            raise DraftError(f"{clean(draft.ttl)!r} is not a duration: write e.g. 30s, 10m or 1h", "ttl")
         asked["ttl"] = now_ms + int(found[1]) * _UNIT_MS[found[2]]
     return asked or None

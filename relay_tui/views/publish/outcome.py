@@ -1,9 +1,9 @@
-"""What became of a publish, in words: who got it, who refused and why, and what would help.
+"""The outcome of a publish as lines: who received it, who refused it and why, and what to do.
 
-1. The bus's answer comes first; what its trace tells (each target by name, and how it ended) as soon as it is known.
-2. A refusal says what it waits for, from the live picture: the count to the sender's next free place, how full the
-   mailbox is, when the breaker lets a probe pass.
-3. Nothing here changes anything. Pure.
+1. The result of the call is shown first; the trace (each target by name, and its status) as soon as it is available.
+2. A refusal is explained from the live state: when the sender's rate limit resets, how full the mailbox is, when the
+   breaker lets a probe pass.
+3. No I/O.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from relay_core.delivery import Span, Status
 from relay_core.errors import AccessDenied, RelayError, SupervisorUnavailable
-from relay_core.live_state import LiveState
-from relay_core.results import PublishResult, Reason
-from relay_tui.lines import Line, line
-from relay_tui.safe import clean
+from relay_core.messages.delivery import Span, Status
+from relay_core.messages.results import PublishResult, Reason
+from relay_core.protocol.live_state import LiveState
+from relay_core.text.sanitize import clean
+from relay_core.text.units import format_duration, plural, time_until
 from relay_tui.views.publish.draft import Draft
 from relay_tui.views.states import share_of
-from relay_tui.views.traces.words import DEAD, OPEN, status_piece
-from relay_tui.words import ahead, lasting, plural
+from relay_tui.views.traces.status import DEAD, OPEN, status_label
+from relay_tui.widgets.styled_lines import Line, line
 
 _BUDGET_WORDS = {
-    "max_hops": "it may travel no further: give it more hops",
-    "cycle": "the target is among its ancestors already",
-    "expired": "its time was over before it arrived: give it a longer TTL",
-    "call_budget": "it has no calls left: give it more calls",
+    "max_hops": "the hop limit is reached: raise max hops",
+    "cycle": "the target is one of its ancestors",
+    "expired": "the message expired before delivery: set a longer TTL",
+    "call_budget": "the call budget is used up: raise calls",
 }
 
 
 @dataclass(slots=True)
 class Outcome:
-    """One publish and what is known of it."""
+    """One publish, its result and its trace."""
 
     draft: Draft
     result: PublishResult | None = None
@@ -42,29 +42,29 @@ class Outcome:
 
     @property
     def message_id(self) -> str | None:
-        """The message, if the bus made one: it does so before any refusal."""
+        """The id of the message, if the bus created one: it does so before any refusal."""
         if self.result is not None:
             return self.result.message_id
         return self.error.message_id if isinstance(self.error, AccessDenied) else None
 
     @property
     def is_open(self) -> bool:
-        """Whether more will become known by itself."""
+        """Whether the trace is not final yet."""
         return self.result is not None and (not self.spans or any(span.status in OPEN for span in self.spans))
 
     @property
-    def in_short(self) -> str:
-        """What the history says of it."""
+    def summary(self) -> str:
+        """The outcome as the history shows it."""
         if self.error is not None:
             return f"not published: {self.error.code}"
         assert self.result is not None
-        reasons = ", ".join(dict.fromkeys(one.reason for one in self.result.rejected or ()))
-        taken = f"taken by {self.result.delivered_to}"
-        return f"{taken}, refused: {reasons}" if reasons else taken
+        reasons = ", ".join(dict.fromkeys(rejection.reason for rejection in self.result.rejected or ()))
+        delivered = f"delivered to {self.result.delivered_to}"
+        return f"{delivered}, refused: {reasons}" if reasons else delivered
 
 
 def explain(outcome: Outcome, state: LiveState, now_ms: float) -> Iterator[Line]:
-    """Yield what became of a publish."""
+    """Yield the lines of an outcome."""
     if outcome.error is not None:
         yield from _explain_error(outcome.error)
     elif outcome.result is not None:
@@ -73,13 +73,13 @@ def explain(outcome: Outcome, state: LiveState, now_ms: float) -> Iterator[Line]
             for span in outcome.spans:
                 yield from _explain_span(span, outcome, state, now_ms)
         else:
-            for one in outcome.result.rejected or ():
-                name = _name(one.endpoint_hash, state)
-                yield line(("  ■ ", "warn"), name, (f"  refused: {clean(one.reason)}", "warn"))
-                yield from _advice(one.reason, one.endpoint_hash, outcome, state, now_ms)
+            for rejection in outcome.result.rejected or ():
+                name = _name(rejection.endpoint_hash, state)
+                yield line(("  ■ ", "warn"), name, (f"  refused: {clean(rejection.reason)}", "warn"))
+                yield from _advice(rejection.reason, rejection.endpoint_hash, outcome, state, now_ms)
         for adapter in outcome.result.adapter_results or ():
             good = adapter.status in ("delivered", "queued")
-            took = f" in {lasting(adapter.duration_ms / 1000)}" if adapter.duration_ms is not None else ""
+            took = f" in {format_duration(adapter.duration_ms / 1000)}" if adapter.duration_ms is not None else ""
             yield line(
                 ("  ● " if good else "  ✗ ", "ok" if good else "bad"),
                 f"adapter {clean(adapter.adapter_id)}: {clean(adapter.status)}{took}",
@@ -92,20 +92,20 @@ def explain(outcome: Outcome, state: LiveState, now_ms: float) -> Iterator[Line]
 def _head(result: PublishResult, outcome: Outcome) -> Line:
     subject = f"{clean(outcome.draft.subject)}: "
     refused = len(result.rejected or ())
-    taken = f"taken by {plural(result.delivered_to, 'target')}"
+    delivered = f"delivered to {plural(result.delivered_to, 'target')}"
     if result.delivered_to and not refused:
-        return line((f" ● {subject}{taken}", "ok"))
+        return line((f" ● {subject}{delivered}", "ok"))
     if result.delivered_to:
-        return line((f" ▲ {subject}{taken}, refused by {refused}", "warn"))
+        return line((f" ▲ {subject}{delivered}, refused by {refused}", "warn"))
     if not refused or any(span.status in DEAD for span in outcome.spans):
-        return line((f" ✗ {subject}nobody took it: it is a dead letter now (6)", "bad"))
-    return line((f" ■ {subject}refused: nothing was stored, so it may simply be sent again", "warn"))
+        return line((f" ✗ {subject}not delivered: it is a dead letter now (6)", "bad"))
+    return line((f" ■ {subject}refused: nothing was stored, so it can be sent again", "warn"))
 
 
 def _explain_span(span: Span, outcome: Outcome, state: LiveState, now_ms: float) -> Iterator[Line]:
-    word, style = status_piece(span.status)
+    word, style = status_label(span.status)
     took = (
-        f" in {lasting((span.handled_at - span.sent_at) / 1000)}"
+        f" in {format_duration((span.handled_at - span.sent_at) / 1000)}"
         if span.status == Status.DONE and span.handled_at
         else ""
     )
@@ -136,28 +136,28 @@ def _advice_text(code: str, target: str, draft: Draft, state: LiveState, now_ms:
     if code == Reason.RATE_LIMITED:
         sender = state.senders.get(draft.sender)
         if sender is None:
-            return "this sender has used up its limit: wait a little, or send as another"
-        used = f"{sender.count} of {sender.limit} in {sender.window_secs} s are used"
-        return f"{used}: there is room for one more {ahead(sender.resets_at, now_ms)}"
+            return "the rate limit of this sender is used up: wait, or use another sender"
+        used = f"{sender.count} of {sender.limit} messages in {sender.window_secs} s"
+        return f"{used}: the next is accepted {time_until(sender.resets_at, now_ms)}"
     if code == Reason.BACKPRESSURE:
         mailbox = state.mailboxes.get(target)
         waiting = (
-            f"{plural(mailbox.depth, 'message')} wait there, it is {share_of(mailbox.pressure):.0%} full"
+            f"{plural(mailbox.depth, 'message')} waiting, the mailbox is {share_of(mailbox.pressure):.0%} full"
             if mailbox
-            else "full"
+            else "the mailbox is full"
         )
-        return f"{waiting}: it takes more as soon as somebody reads (3)"
+        return f"{waiting}: it accepts more when a consumer handles some (3)"
     if code == Reason.CIRCUIT_OPEN:
         breaker = state.breakers.get(target)
         if breaker is None or breaker.state == "CLOSED":
-            return "its breaker is closed again: send it once more"
+            return "its breaker is closed again: send the message again"
         if breaker.forced:
-            return "an operator holds its breaker open until it is reset (2)"
-        return f"its breaker is open; the next probe may pass {ahead(breaker.retry_at, now_ms)} (2)"
+            return "its breaker is forced open until an operator resets it (2)"
+        return f"its breaker is open; the next probe is allowed {time_until(breaker.retry_at, now_ms)} (2)"
     if code in ("no_match", "no_subscriber"):
-        return "no mailbox, adapter or subscription has this subject: register it and replay the dead letter (6)"
+        return "no mailbox, adapter or subscription matches: register the endpoint and replay the dead letter (6)"
     if code == Reason.BUDGET_EXCEEDED:
-        return "its budget does not reach so far: see hops, calls and TTL"
+        return "its budget is exceeded: see hops, calls and TTL"
     return _BUDGET_WORDS.get(code)
 
 
@@ -177,6 +177,8 @@ def _explain_error(error: RelayError) -> Iterator[Line]:
                 ("  rule ", "dim"),
                 f"{who}  {clean(str(rule.get('action')))}, priority {clean(str(rule.get('priority', 0)))}",
             )
-        yield line(("  → ", "accent"), "'relay access list' shows the rules; the first that matches decides")
+        yield line(("  → ", "accent"), "'relay access list' shows the rules; the first match decides")
     elif isinstance(error, SupervisorUnavailable):
-        yield line(("  → ", "accent"), "the draft is kept: send it again when the supervisor is back; it goes out once")
+        yield line(
+            ("  → ", "accent"), "the draft is kept: send it again when the supervisor is back; it is published once"
+        )

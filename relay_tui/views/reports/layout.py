@@ -10,15 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
-from relay_core.operations import JobState
-from relay_core.protocol import Report
-from relay_tui.lines import Line, Piece, width_of
-from relay_tui.safe import clean
-from relay_tui.table import Column
+from relay_core.messages.operator_views import JobState
+from relay_core.protocol.reporting import Report
+from relay_core.text.bars import bar
+from relay_core.text.sanitize import clean
+from relay_core.text.units import ago, plural, time_until
 from relay_tui.views.facts import fact, long_fact
 from relay_tui.views.job_runs import outcome, progress
 from relay_tui.views.reports.sections import Section
-from relay_tui.words import ago, ahead, bar, plural
+from relay_tui.widgets.styled_lines import Line, Piece, width_of
+from relay_tui.widgets.table import Column
 
 _FRESH = timedelta(hours=28)
 """After the end of its day: the next one is made in the night after, and takes its time."""
@@ -60,7 +61,7 @@ def job_lines(job: JobState, now_ms: int, width: int) -> Iterator[Line]:
         return
     if last is not None and last.ended_at is not None:
         pieces.append((f"  {ago(last.ended_at, now_ms)}", "dim"))
-    when = f"next run {ahead(job.next_run, now_ms)}, {clean(job.schedule)}" if job.enabled else "by hand only"
+    when = f"next run {time_until(job.next_run, now_ms)}, {clean(job.schedule)}" if job.enabled else "by hand only"
     yield fact("nightly", *pieces, (f"  {when}", "dim"))
     if last is not None and last.error:
         yield from long_fact("error", f"{clean(last.error)} (J says more)", "bad", width)

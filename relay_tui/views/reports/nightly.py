@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from relay_core.report import NUMERIC, KeyNumber, NightlyReport, Noted, Plot, ReportTable, read_nightly
-from relay_tui.safe import clean
+from relay_core.protocol.report import NUMERIC, Finding, KeyNumber, NightlyReport, Plot, ReportTable, read_nightly
+from relay_core.text.bars import spark
+from relay_core.text.sanitize import clean
+from relay_core.text.units import change, format_duration, format_value
 from relay_tui.views.reports.sections import BAR_ROWS, MAX_COLUMNS, MAX_ROWS, Section, lead_of, read_sections, shares_of
-from relay_tui.words import clock_time, lasting, size, spark
 
 _CELL = 120
 _TOLD = 400
@@ -36,7 +37,7 @@ def _sections(report: NightlyReport) -> Iterator[Section]:
     yield _about(report)
 
 
-def _attention(findings: Sequence[Noted]) -> Section:
+def _attention(findings: Sequence[Finding]) -> Section:
     findings = findings[:MAX_ROWS]
     marks = [_MARKS.get(one.level, _MARKS["info"]) for one in findings]
     sources = [one.to_wire() for one in findings]
@@ -61,10 +62,10 @@ def _numbers(numbers: Sequence[KeyNumber]) -> Section:
         rows=[
             (
                 clean(one.title, _CELL),
-                _shown(one.value, one.unit),
-                _shown(one.usual, one.unit),
-                _change(one.change),
-                spark([value or 0 for value in one.trend[-30:]], len(one.trend[-30:])),
+                format_value(one.value, one.unit),
+                format_value(one.usual, one.unit),
+                change(one.change),
+                spark(one.trend[-30:]),
             )
             for one in numbers[:MAX_ROWS]
         ],
@@ -86,7 +87,10 @@ def _plots(title: str, plots: Sequence[Plot]) -> Iterator[Section]:
         title=title,
         columns=("", *(clean(plot.title, 40).removesuffix(f" {title}").lower() for plot in alike)),
         rows=[
-            (clean(label, _CELL), *(_shown(column[at], plot.unit) for plot, column in zip(alike, values, strict=True)))
+            (
+                clean(label, _CELL),
+                *(format_value(column[at], plot.unit) for plot, column in zip(alike, values, strict=True)),
+            )
             for at, label in enumerate(labels)
         ],
         numeric=frozenset(range(1, len(alike) + 1)),
@@ -109,7 +113,7 @@ def _table(table: ReportTable) -> Section:
     return Section(
         title=clean(table.title, 40).lower(),
         columns=tuple(clean(column.title, 40) for column in columns),
-        rows=[tuple(_shown(row.get(column.name), _unit(column.unit, row)) for column in columns) for row in rows],
+        rows=[tuple(format_value(row.get(column.name), _unit(column.unit, row)) for column in columns) for row in rows],
         numeric=frozenset(numeric),
         shares={at: shares_of(column) for at, column in sorted(drawn.items())},
         leads=[lead_of({"subject": row.get("name"), **row}) for row in rows],  # a target's name is often a subject
@@ -126,7 +130,7 @@ def _about(report: NightlyReport) -> Section:
         "complete": report.complete,
         "until": report.until,
         "made at": report.made_at,
-        "took": lasting(report.took_secs),
+        "took": format_duration(report.took_secs),
         "events": report.events,
     }
     for name, part in report.data.items():
@@ -135,7 +139,7 @@ def _about(report: NightlyReport) -> Section:
         else:
             facts.setdefault(name, part)
     pairs: list[tuple[str, ...]] = [
-        (clean(name, 60), _shown(value, "count")) for name, value in list(facts.items())[:MAX_ROWS]
+        (clean(name, 60), format_value(value, "count")) for name, value in list(facts.items())[:MAX_ROWS]
     ]
     return Section(
         title="made from",
@@ -154,32 +158,3 @@ def _number(value: Any) -> float | None:
 
 def _unit(unit: str, row: Mapping[str, Any]) -> str:
     return str(row.get("unit", "count")) if unit == "varies" else unit
-
-
-def _shown(value: Any, unit: str) -> str:
-    """Return a value with its unit; what does not fit its unit is shown as it is."""
-    if value is None:
-        return "–"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if not isinstance(value, int | float):
-        return clean(str(value), _CELL)
-    match unit:
-        case "hour":
-            return f"{value:02.0f}:00"
-        case "time":
-            return clock_time(value)
-        case "bytes":
-            return size(value)
-        case "us" | "ms" | "secs":
-            return lasting(value / {"us": 1e6, "ms": 1e3, "secs": 1}[unit]) if value else "0s"
-        case "share":
-            return f"{value:.1%}" if 0 < value < 0.9995 else f"{value:.0%}"
-        case _:
-            return clean(f"{value:,.0f}" if value == int(value) else f"{value:,.1f}", _CELL)
-
-
-def _change(share: float | None) -> str:
-    if share is None:
-        return "–"
-    return f"×{share + 1:.1f}" if share >= 1 else f"{share:+.0%}".replace("-", "−")

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from relay_tui.safe import clean
+from relay_core.text.sanitize import clean
 
 MAX_SECTIONS = 200
 MAX_ROWS = 2000

@@ -19,21 +19,21 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 
 from relay_core.errors import RelayError, SupervisorUnavailable
-from relay_core.operations import JobArguments
-from relay_core.protocol import Report
-from relay_tui.actions import action
-from relay_tui.dialogs import Reader
-from relay_tui.lines import Line, Lines, Piece, line
-from relay_tui.safe import clean, pretty_json
-from relay_tui.table import Column, LiveTable, Row
-from relay_tui.view import View
+from relay_core.messages.operator_views import JobArguments
+from relay_core.protocol.reporting import Report
+from relay_core.text.sanitize import clean, pretty_json
+from relay_core.text.units import ago, date_time, plural, size
+from relay_tui.shell.actions import action
+from relay_tui.shell.view import View
 from relay_tui.views.excerpt import excerpt
 from relay_tui.views.facts import fact, long_fact
 from relay_tui.views.job_runs import cancel_run, run_now
 from relay_tui.views.reports.layout import attention, cells_of, columns_of, freshness, job_lines
 from relay_tui.views.reports.nightly import sections_of
 from relay_tui.views.reports.sections import Section
-from relay_tui.words import ago, date_time, plural, size
+from relay_tui.widgets.dialogs import Reader
+from relay_tui.widgets.styled_lines import Line, Lines, Piece, line
+from relay_tui.widgets.table import Column, LiveTable, Row
 
 REPORT_JOB = "metrics"
 """The job that has Spark make the report, as config.json names it."""
@@ -141,7 +141,7 @@ class Reports(View):
         """Open what was double-clicked."""
         self.start(self.open(), doing="opening")
 
-    def opened(self, argument: str) -> None:
+    def open_argument(self, argument: str) -> None:
         """Open the report of a day."""
         self.start(self._open(argument), doing=f"opening the report of {clean(argument)}")
 
@@ -187,9 +187,9 @@ class Reports(View):
         now = self.store.now_ms()
         job = self.store.state.jobs.get(REPORT_JOB)
         if job is not None and (self._date is None or job.running):
-            yield from job_lines(job, now, self.room.width)
+            yield from job_lines(job, now, self.area.width)
         if self._trouble is not None:
-            yield from long_fact("✗ the list", clean(self._trouble), "bad", self.room.width)
+            yield from long_fact("✗ the list", clean(self._trouble), "bad", self.area.width)
         if self._date is None:
             if self._reports:
                 yield fact("newest", freshness(self._reports[0], now), f"  of {clean(self._reports[0].date)}")
@@ -207,13 +207,13 @@ class Reports(View):
 
     def _told(self, section: Section) -> Iterator[Line]:
         """Yield what a section says, or about the row under its cursor; always as many lines, so that nothing jumps."""
-        for part in wrap(section.about, max(self.room.width - 2, 20)):
+        for part in wrap(section.about, max(self.area.width - 2, 20)):
             yield line((f" {part}", "dim"))
         if section.told is None:
             return
         chosen = self._chosen_row()
         text, command = section.told[chosen[1] if chosen is not None else 0] if section.told else ("", "")
-        lines = wrap(text, max(self.room.width - 2, 20), max_lines=2, placeholder=" …")
+        lines = wrap(text, max(self.area.width - 2, 20), max_lines=2, placeholder=" …")
         yield from (line(f" {part}") for part in [*lines, "", ""][:2])
         yield line((" $ ", "dim"), command) if command else line("")
 
@@ -253,7 +253,7 @@ class Reports(View):
         sections = await asyncio.to_thread(sections_of, content.report)  # up to 3 MB
         self._date, self._sections, self._shown = content.date, sections, ()
         self.add_class("-open")
-        self._left.styles.width = 30 if self.room.width >= 100 else 20
+        self._left.styles.width = 30 if self.area.width >= 100 else 20
         self._left.set_columns(_SECTIONS)
         self._left.set_rows(
             [Row(str(at), (one.title, f"{len(one.rows):,}")) for at, one in enumerate(sections)], empty="it is empty"
@@ -304,7 +304,7 @@ class Reports(View):
 
     @action("chart", "Draw another column as bars", "c", label="bars")
     def draw_another(self) -> None:
-        """Choose the next numeric column."""
+        """DraftPicker the next numeric column."""
         if (section := self._section) is not None and (now := self._chart(section)) is not None:
             drawn = sorted(section.shares)
             self._drawn = section.columns[drawn[(drawn.index(now) + 1) % len(drawn)]]
@@ -325,7 +325,7 @@ class Reports(View):
             (one for one in await self.client.jobs() if one.name == REPORT_JOB), None
         )
         if job is None:
-            self.dashboard.tell("this supervisor makes no reports", "warning")
+            self.dashboard.toast("this supervisor makes no reports", "warning")
             return
         await run_now(self, job, self._renew, JobArguments(today=True))
 

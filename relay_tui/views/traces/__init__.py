@@ -1,4 +1,4 @@
-"""Traces: `view` has the search (`query`, `list`) and the open trace (`open`, `pane`).
+"""Traces: `view` shows the message list (`feed`, `query`, `trace_list`) or an open trace (`open_trace`, `pane`).
 
-`waterfall` places spans on one axis, `spans` makes rows of them, `detail` tells one in full, in `words` of their own.
+`waterfall` places spans on a time axis, `spans` formats its rows, `detail` one span in full; `status` has the labels.
 """

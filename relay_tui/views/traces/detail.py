@@ -1,23 +1,23 @@
-"""One span in words: who, when, with what budget, and how it ended. Pure."""
+"""One span in full: sender, target, times, budget and outcome. No I/O."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from relay_core.delivery import Span, Status
-from relay_tui.lines import Line, Piece, line
-from relay_tui.safe import clean
+from relay_core.messages.delivery import Span, Status
+from relay_core.text.sanitize import clean
+from relay_core.text.units import clock_time, format_duration, plural, size
+from relay_tui.views.traces.status import MEANINGS, OPEN, status_label
 from relay_tui.views.traces.waterfall import Waterfall
-from relay_tui.views.traces.words import MEANINGS, OPEN, status_piece
-from relay_tui.words import clock_time, lasting, plural, size
+from relay_tui.widgets.styled_lines import Line, Piece, line
 
 _LABEL = 10
 _MOST_MS = 1e15
 
 
 def span_lines(span: Span, waterfall: Waterfall, now_ms: float) -> Iterator[Line]:
-    """Yield what is known of a span."""
-    word, style = status_piece(span.status)
+    """Yield the lines of a span."""
+    word, style = status_label(span.status)
     yield line(
         (f" {clean(span.subject)}", "title"), (f"  {word}", style), (f": {MEANINGS.get(span.status, '')}", "dim")
     )
@@ -28,8 +28,8 @@ def span_lines(span: Span, waterfall: Waterfall, now_ms: float) -> Iterator[Line
     yield _labelled("to", clean(span.target_subject), (f"  {clean(span.target_kind)} {clean(span.target)}", "dim"))
     yield _labelled("times", *_times(span, now_ms))
     yield _labelled("budget", *_budget(span, now_ms))
-    chain = " › ".join(clean(one) for one in span.ancestors[-16:])
-    yield _labelled("ancestors", chain or ("none: it came from outside", "dim"))
+    chain = " › ".join(clean(ancestor) for ancestor in span.ancestors[-16:])
+    yield _labelled("ancestors", chain or ("none", "dim"))
     yield _labelled("parent", *_family(span, waterfall))
     for outcome in span.outcomes[:20]:
         yield _outcome(outcome)
@@ -49,7 +49,7 @@ def _replays(span: Span) -> Iterator[str | Piece]:
 
 
 def _times(span: Span, now_ms: float) -> Iterator[str | Piece]:
-    """Yield when each thing happened, and how long after the one before."""
+    """Yield the time of each step, and the delay since the step before."""
     yield ("sent ", "dim")
     yield clock_time(span.sent_at, millis=True)
     before = span.sent_at
@@ -60,19 +60,19 @@ def _times(span: Span, now_ms: float) -> Iterator[str | Piece]:
             yield _delta(at - before)
             before = at
     if span.handled_at is not None:
-        yield ("  in all ", "dim")
-        yield _lasting(span.handled_at - span.sent_at)
+        yield ("  total ", "dim")
+        yield _duration(span.handled_at - span.sent_at)
     elif span.status in OPEN:
         yield ("  for ", "dim")
-        yield _lasting(now_ms - span.sent_at)
+        yield _duration(now_ms - span.sent_at)
 
 
 def _delta(ms: float) -> str:
-    return f"+{_lasting(ms)}" if ms >= 0 else f"−{_lasting(-ms)} (a clock was wrong)"
+    return f"+{_duration(ms)}" if ms >= 0 else f"−{_duration(-ms)} (clock skew)"
 
 
-def _lasting(ms: float) -> str:
-    return lasting(min(ms, _MOST_MS) / 1000)
+def _duration(ms: float) -> str:
+    return format_duration(min(ms, _MOST_MS) / 1000)
 
 
 def _budget(span: Span, now_ms: float) -> Iterator[str | Piece]:
@@ -87,7 +87,7 @@ def _budget(span: Span, now_ms: float) -> Iterator[str | Piece]:
 
 
 def _left(ms: float) -> str:
-    return _lasting(ms) if ms > 0 else "expired"
+    return _duration(ms) if ms > 0 else "expired"
 
 
 def _family(span: Span, waterfall: Waterfall) -> Iterator[str | Piece]:
@@ -103,10 +103,10 @@ def _family(span: Span, waterfall: Waterfall) -> Iterator[str | Piece]:
 
 def _outcome(outcome: dict[str, object]) -> Line:
     ok = bool(outcome.get("ok"))
-    said = outcome.get("error") or outcome.get("detail") or ""
+    detail = outcome.get("error") or outcome.get("detail") or ""
     return _labelled(
         "handler",
         ("✓ ok " if ok else "✗ failed ", "ok" if ok else "bad"),
         clean(str(outcome.get("handler", "–"))),
-        (f"  {clean(str(said))}" if said else "", "dim"),
+        (f"  {clean(str(detail))}" if detail else "", "dim"),
     )

@@ -1,29 +1,24 @@
 """The part of the traces screen that shows one conversation: its waterfall, and the span under the cursor in full.
 
-1. What is looked at is an `OpenTrace`; when it is asked for again, the cursor stays on its span.
-2. Going into a part of it, or on to another message, puts what was there behind; `step_back` brings it back with the
-   cursor where it was.
+1. The conversation is an `OpenTrace`; when it is refreshed, the cursor stays on its span.
+2. Opening a part, or another message, pushes the current one on a stack; `step_back` restores it with its cursor.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
-
 from textual.app import ComposeResult
 from textual.widget import Widget
 
-from relay_core.delivery import Span
-from relay_tui.lines import Line, Lines, Piece, line, width_of
-from relay_tui.safe import clean
-from relay_tui.table import LiveTable
+from relay_core.messages.delivery import Span
+from relay_core.text.sanitize import clean
+from relay_core.text.units import format_duration, plural
+from relay_tui.shell.host import host_of
 from relay_tui.views.traces.detail import span_lines
-from relay_tui.views.traces.open import MOST_SPANS, OpenTrace
+from relay_tui.views.traces.open_trace import MOST_SPANS, OpenTrace
 from relay_tui.views.traces.spans import SpanRows
 from relay_tui.views.wrap import wrapped
-from relay_tui.words import lasting, plural
-
-if TYPE_CHECKING:
-    from relay_tui.app import Dashboard
+from relay_tui.widgets.styled_lines import Line, Lines, Piece, line, width_of
+from relay_tui.widgets.table import LiveTable
 
 _DETAIL_INDENT = 11
 
@@ -39,11 +34,11 @@ class TracePane(Widget):
     def __init__(self, id: str) -> None:
         super().__init__(id=id)
         self.trace: OpenTrace | None = None
-        self._behind: list[tuple[OpenTrace, str | None]] = []
+        self._stack: list[tuple[OpenTrace, str | None]] = []
         self._columns: object = None
 
     def compose(self) -> ComposeResult:
-        """Lay out the waterfall, and the room for one span."""
+        """Lay out the waterfall and the detail of one span."""
         yield LiveTable(())
         yield Lines()
 
@@ -59,40 +54,36 @@ class TracePane(Widget):
 
     @property
     def _now_ms(self) -> int:
-        """The time by which bars grow: in whole seconds, since each step paints all of them anew."""
-        return cast("Dashboard", self.app).store.now_ms() // 1000 * 1000
+        """The time that open bars grow to: in whole seconds, since each step repaints all of them."""
+        return host_of(self.app).store.now_ms() // 1000 * 1000
 
-    def look_at(self, trace: OpenTrace, at: str | None) -> None:
-        """Show a conversation, with the cursor on a message or on a row."""
+    def show(self, trace: OpenTrace, at: str | None) -> None:
+        """Show a conversation, with the cursor on a message or a row."""
         self.trace = trace
         self.draw()
         node = trace.waterfall.first(at or "")
         self.table.go_to_key(node.key if node is not None else at or "")
 
-    def go_into(self, trace: OpenTrace, at: str) -> None:
-        """Show another one, from which `step_back` comes back to this."""
-        self.put_behind()
-        self.look_at(trace, at)
-
-    def put_behind(self) -> None:
-        """Remember what is shown for `step_back`."""
+    def open(self, trace: OpenTrace, at: str) -> None:
+        """Show another conversation or part; `step_back` returns to the current one."""
         if self.trace is not None:
-            self._behind.append((self.trace, self.table.key))
+            self._stack.append((self.trace, self.table.key))
+        self.show(trace, at)
 
     def step_back(self) -> bool:
-        """Show what was there before; False if there was nothing."""
-        if not self._behind:
+        """Return to the previous conversation; False if there is none."""
+        if not self._stack:
             return False
-        self.look_at(*self._behind.pop())
+        self.show(*self._stack.pop())
         return True
 
     def close(self) -> None:
-        """Forget what was shown."""
+        """Close the conversation."""
         self.trace = None
-        self._behind.clear()
+        self._stack.clear()
 
     def draw(self) -> None:
-        """Show how it stands now."""
+        """Draw the conversation."""
         if self.trace is None:
             return
         rows = SpanRows(self.trace.waterfall, self.table.size.width or self.app.size.width, self._now_ms)
@@ -105,28 +96,28 @@ class TracePane(Widget):
 
     def _draw_span(self) -> None:
         if self.trace is not None and (span := self.span) is not None:
-            told = span_lines(span, self.trace.waterfall, self._now_ms)
-            self.query_one(Lines).show(wrapped(told, self.app.size.width, _DETAIL_INDENT))
+            lines = span_lines(span, self.trace.waterfall, self._now_ms)
+            self.query_one(Lines).show(wrapped(lines, self.app.size.width, _DETAIL_INDENT))
 
     def on_live_table_moved(self, event: LiveTable.Moved) -> None:
-        """Tell of the span that the cursor is on."""
+        """Show the span under the cursor."""
         event.stop()
         self._draw_span()
 
     def note(self) -> Line:
-        """Return what is looked at, in one line."""
+        """Return the line above the waterfall."""
         if self.trace is None:
             return ()
         waterfall = self.trace.waterfall
         messages = len({node.span.message_id for node in waterfall.nodes})
-        took = lasting((waterfall.end(self._now_ms) - waterfall.begin) / 1000)
+        took = format_duration((waterfall.end(self._now_ms) - waterfall.begin) / 1000)
         is_cut = len(self.trace.spans) >= MOST_SPANS
         cut: Piece = (f"  ▲ only the first {MOST_SPANS:,}", "warn") if is_cut else ("", "")
-        told = line(
+        note = line(
             (f" {clean(self.trace.root or self.trace.message_id)}", "title"),
-            ("  what followed from it: " if self.trace.root else "  its conversation: ", "dim"),
+            ("  its descendants: " if self.trace.root else "  its conversation: ", "dim"),
             f"{plural(len(waterfall.nodes), 'span')} of {plural(messages, 'message')} in {took}",
             cut,
         )
         legend: Piece = ("  ░ waiting █ handling", "dim")
-        return (*told, legend) if width_of([*told, legend]) <= self.app.size.width else told
+        return (*note, legend) if width_of([*note, legend]) <= self.app.size.width else note

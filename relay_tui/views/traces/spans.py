@@ -1,23 +1,23 @@
-"""The rows of a waterfall: made when they are in sight, for the width that there is."""
+"""The rows of a waterfall, formatted for the width of the table when they are visible."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from relay_tui.lines import Piece
-from relay_tui.safe import clean
-from relay_tui.table import Column, Row
+from relay_core.text.sanitize import clean
+from relay_core.text.units import format_duration
+from relay_tui.views.traces.status import status_label
 from relay_tui.views.traces.waterfall import Node, Times, Waterfall
-from relay_tui.views.traces.words import status_piece
-from relay_tui.words import lasting
+from relay_tui.widgets.styled_lines import Piece
+from relay_tui.widgets.table import Column, Row
 
 _STATUS, _TOOK = 10, 7
 _GUIDES = 16
-"""Characters of guides that are shown; deeper rows say how deep they are."""
+"""The longest tree guide, in characters; deeper rows show their depth."""
 
 
 class SpanRows:
-    """A waterfall as the table wants it."""
+    """The rows of a waterfall; implements `Rows`."""
 
     def __init__(self, waterfall: Waterfall, width: int, now_ms: float) -> None:
         self._waterfall = waterfall
@@ -26,7 +26,7 @@ class SpanRows:
         self._now_ms = now_ms
 
     def columns(self) -> Sequence[Column]:
-        """Return the columns; the one of the bars is headed by the axis."""
+        """Return the columns; the title of the bars is the time axis."""
         return (
             Column("TARGET", self._name),
             Column("STATUS", _STATUS),
@@ -36,8 +36,8 @@ class SpanRows:
 
     def _axis(self) -> str:
         total = (self._waterfall.end(self._now_ms) - self._waterfall.begin) / 1000
-        ends = f"+{lasting(total)}"
-        middle = f"+{lasting(total / 2)}"
+        ends = f"+{format_duration(total)}"
+        middle = f"+{format_duration(total / 2)}"
         left = "0".ljust(self._bar // 2) + middle
         return left.ljust(self._bar - len(ends)) + ends if len(left) + len(ends) < self._bar else "0 … " + ends
 
@@ -47,7 +47,7 @@ class SpanRows:
     def __getitem__(self, at: int) -> Row:
         node = self._waterfall.nodes[at]
         span = node.span
-        mark, style = status_piece(span.status)
+        mark, style = status_label(span.status)
         return Row(
             node.key,
             (
@@ -59,14 +59,14 @@ class SpanRows:
         )
 
     def find(self, key: str) -> int | None:
-        """Return where a span is."""
+        """Return the position of a span."""
         return self._waterfall.find(key)
 
     def _took(self, node: Node) -> Piece:
         times = Times.of(node.span)
         if times.ended is None:
-            return (f"{lasting((self._now_ms - times.sent) / 1000)}…"[:_TOOK], "dim")
-        return (lasting((times.ended - times.sent) / 1000), "")
+            return (f"{format_duration((self._now_ms - times.sent) / 1000)}…"[:_TOOK], "dim")
+        return (format_duration((times.ended - times.sent) / 1000), "")
 
 
 def _guide(node: Node) -> str:

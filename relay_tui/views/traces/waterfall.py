@@ -1,15 +1,15 @@
 """A conversation as a waterfall: which message followed from which, and when each was waiting and handled.
 
-1. A row is a span: one message at one target. What a message led to stands below it and one step further in; where it
-   had several targets, below the one that sent it.
-2. A message whose parent is not there is a beginning of its own. Parents that go in a circle (nothing on disk keeps
-   a stranger from writing that) are cut where the circle begins: every span is there exactly once.
-3. All bars have one time axis: from the first sending to the last thing that happened, or to now while something is
-   under way. Times that are missing are left out, a time before its own sending counts as that, and a span that
-   lies far from all others (a clock that is wrong by days) does not stretch the axis: its bar is an arrow.
-4. Waiting and handling differ by character (`░`, `█`), and so does what ended at once (`▪`).
+1. A row is a span: one message at one target. The children of a message are below it, indented; if it had several
+   targets, below the one that sent them.
+2. A message whose parent is missing is a root. A cycle of parents (a foreign writer can produce one) is cut where it is
+   entered: every span appears exactly once.
+3. All bars share one time axis: from the first send to the last event, or to now while a span is open. Missing times
+   are skipped, a time before its own send counts as the send, and a span that is days away from all others (a wrong
+   clock) does not stretch the axis: its bar is an arrow.
+4. Waiting and handling differ by character (`░`, `█`), and so does an immediate end (`▪`).
 
-Pure, and made once for a conversation: a row is drawn only when it is in sight.
+No I/O. Built once for a conversation; rows are formatted when they are visible.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from relay_core.delivery import Span
-from relay_tui.views.traces.words import OPEN
+from relay_core.messages.delivery import Span
+from relay_tui.views.traces.status import OPEN
 
-WAITING, HANDLING, AT_ONCE, UNDER_WAY = "░", "█", "▪", "›"
+WAITING, HANDLING, IMMEDIATE, RUNNING = "░", "█", "▪", "›"
 _FAR_MS = 3 * 86_400_000.0
 _LAST_MS = 1e15
-"""Times beyond are no times, and counting with them would overflow."""
+"""Times beyond are invalid, and arithmetic with them would overflow."""
 
 
 class Node(NamedTuple):
@@ -34,16 +34,16 @@ class Node(NamedTuple):
     span: Span
     depth: int
     guide: str
-    """What stands before its name: lines to where it comes from."""
+    """The tree lines before its name."""
 
     @property
     def key(self) -> str:
-        """What the row is known by."""
+        """The key of the row."""
         return f"{self.span.message_id}/{self.span.target}"
 
 
 class Times(NamedTuple):
-    """When a span began, was taken, and ended; in milliseconds, each not before the one before."""
+    """When a span was sent, claimed and ended; in milliseconds and in this order."""
 
     sent: float
     taken: float | None
@@ -51,7 +51,7 @@ class Times(NamedTuple):
 
     @classmethod
     def of(cls, span: Span) -> Times:
-        """Return a span's times, put in order."""
+        """Return the times of a span, in order."""
         sent, stored, claimed, end = (
             min(max(at, -_LAST_MS), _LAST_MS) if at is not None else None
             for at in (span.sent_at, span.stored_at, span.claimed_at, span.handled_at)
@@ -64,7 +64,7 @@ class Times(NamedTuple):
 
 
 class Waterfall:
-    """The spans of a conversation in the order of its tree, on one axis."""
+    """The spans of a conversation in tree order, on one time axis."""
 
     def __init__(self, spans: Iterable[Span], root: str | None = None) -> None:
         by_message: dict[str, list[Span]] = defaultdict(list)
@@ -82,7 +82,7 @@ class Waterfall:
         self.begin, self._last = _axis([Times.of(node.span) for node in self.nodes])
 
     def find(self, key: str) -> int | None:
-        """Return where the row with a key is."""
+        """Return the position of a key."""
         return self._at.get(key)
 
     def first(self, message_id: str) -> Node | None:
@@ -91,15 +91,15 @@ class Waterfall:
         return self.nodes[at] if at is not None else None
 
     def children(self, message_id: str) -> Sequence[str]:
-        """Return the messages that followed from one."""
+        """Return the children of a message."""
         return self._children.get(message_id, ())
 
     def end(self, now_ms: float) -> float:
-        """Return where the axis ends."""
+        """Return the end of the axis."""
         return max(self._last, now_ms) if self.is_open else self._last
 
     def bar(self, span: Span, width: int, now_ms: float) -> str:
-        """Return a span on the axis, in exactly so many characters."""
+        """Return the bar of a span, in exactly `width` characters."""
         end = self.end(now_ms)
         times = Times.of(span)
         until = times.ended if times.ended is not None else max(now_ms, times.taken or times.sent)
@@ -115,30 +115,30 @@ class Waterfall:
         left, right = column(times.sent), column(until)
         taken = column(times.taken) if times.taken is not None else None
         if times.ended is not None and taken is None:
-            body = WAITING * (right - left) + AT_ONCE
+            body = WAITING * (right - left) + IMMEDIATE
         elif taken is None:
             body = WAITING * (right - left + 1)
         else:
             body = WAITING * (taken - left) + HANDLING * (right - taken + 1)
         if times.ended is None:
-            body = body[:-1] + UNDER_WAY if len(body) > 1 else body
+            body = body[:-1] + RUNNING if len(body) > 1 else body
         return (" " * left + body).ljust(width)
 
     def _walk(self, by_message: dict[str, list[Span]], root: str | None) -> Iterator[Node]:
-        """Yield every span once, each followed by those that it led to."""
+        """Yield every span once, each followed by its children."""
         below = self._below(by_message)
-        begun: list[Span] = []
+        roots: list[Span] = []
         if root in by_message:
-            begun = by_message[root]
+            roots = by_message[root]
         else:
-            begun += sorted(
+            roots += sorted(
                 (span for id in by_message if self._parents[id] not in by_message for span in by_message[id]),
                 key=_order,
             )
-            # What is left goes in a circle, which has no beginning.
-            begun += [span for spans in by_message.values() for span in spans]
+            # The rest are cycles, which have no root.
+            roots += [span for spans in by_message.values() for span in spans]
         seen: set[int] = set()
-        for first in begun:
+        for first in roots:
             stack = [(first, 0, "", "")]
             while stack:
                 span, depth, guide, beneath = stack.pop()
@@ -146,13 +146,13 @@ class Waterfall:
                     continue
                 seen.add(id(span))
                 yield Node(span, depth, guide)
-                led_to = below.get(id(span), ())
-                for at, child in reversed(list(enumerate(led_to))):
-                    turn, line = ("└ ", "  ") if at == len(led_to) - 1 else ("├ ", "│ ")
+                children = below.get(id(span), ())
+                for at, child in reversed(list(enumerate(children))):
+                    turn, line = ("└ ", "  ") if at == len(children) - 1 else ("├ ", "│ ")
                     stack.append((child, depth + 1, beneath + turn, beneath + line))
 
     def _below(self, by_message: dict[str, list[Span]]) -> dict[int, list[Span]]:
-        """Return what each span has led to: the messages that its target has sent, or the last one's if nobody did."""
+        """Return the messages that each span's target sent; the last span gets those without a target."""
         below: dict[int, list[Span]] = defaultdict(list)
         for parent, children in self._children.items():
             targets = {span.target_subject: span for span in by_message[parent]}
@@ -171,9 +171,8 @@ def _order(span: Span) -> tuple[float, str, str]:
 def _axis(times: Sequence[Times]) -> tuple[float, float]:
     if not times:
         return 0.0, 0.0
-    middle = median(one.sent for one in times)
-    near = [one for one in times if abs(one.sent - middle) <= _FAR_MS]
-    # With two that are far from each other neither is: then both count.
-    near = near or list(times)
-    begin = min(one.sent for one in near)
-    return begin, max(max(one.ended or one.taken or one.sent for one in near), begin)
+    middle = median(span.sent for span in times)
+    near = [span for span in times if abs(span.sent - middle) <= _FAR_MS]
+    near = near or list(times)  # two that are far from each other: neither is near the median
+    begin = min(span.sent for span in near)
+    return begin, max(max(span.ended or span.taken or span.sent for span in near), begin)

@@ -35,10 +35,10 @@ from typing import Any, Literal, NoReturn
 
 from relay_core.config import RelayConfig
 from relay_core.core import RelayCore
-from relay_core.deadletters import DeadLetter, DeadLetterFilter
-from relay_core.envelope import Envelope
 from relay_core.errors import NotFound, StorageError
-from relay_core.journal import Journal
+from relay_core.journal.journal import Journal
+from relay_core.messages.dead_letter import DeadLetter, DeadLetterFilter
+from relay_core.messages.envelope import Envelope
 
 GOOD = "work.good"
 """Handled, always well."""

@@ -18,14 +18,14 @@ from tests.core.crash.small_disk import Disk
 
 SUBJECTS = ("a.b", "a.c")
 FAN_OUT = "a.*"
-NOBODY = "n.o"
+UNHEARD = "n.o"
 LEFT = (0, 700, 1500, 2600, 4096, 9000, 20_000, 70_000)
 """Bytes that each filling leaves."""
 
 
 def subject(number: int) -> str:
     """Return where a number is published to."""
-    return (*SUBJECTS, FAN_OUT, NOBODY)[number % 4]
+    return (*SUBJECTS, FAN_OUT, UNHEARD)[number % 4]
 
 
 def payload(number: int) -> dict[str, Any]:

@@ -26,14 +26,13 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from relay_core.core import RelayCore
-from relay_core.deadletters import Code, decode_dead_letter
-from relay_core.endpoints import read_endpoint_file
-from relay_core.envelope import Envelope, decode_envelope
-from relay_core.maildir import CUR, FAILED, NEW, TMP
-from relay_core.subjects import subject_hash
+from relay_core.messages.dead_letter import Code, decode_dead_letter
+from relay_core.messages.envelope import Envelope, decode_envelope
+from relay_core.messages.subjects import subject_hash
+from relay_core.storage.endpoint_file import read_endpoint_file
+from relay_core.storage.maildir import CUR, FAILED, NEW, TMP
 from tests.core.crash.child import ALL, EDIT, ENDPOINTS, TRASH, Job, config, dedupe_id, payload, sender
-
-ROOT = Path(__file__).resolve().parents[3]
+from tests.kit import ROOT
 
 
 class Nursery:
@@ -75,7 +74,7 @@ class Nursery:
         return self._errors.read()[-5000:]
 
 
-class Copy(NamedTuple):
+class TargetCopy(NamedTuple):
     """A number in one mailbox."""
 
     number: int
@@ -85,7 +84,7 @@ class Copy(NamedTuple):
 class Handling(NamedTuple):
     """One call of a handler."""
 
-    copy: Copy
+    copy: TargetCopy
     replays: int
     verdict: str
     message_id: str
@@ -94,7 +93,7 @@ class Handling(NamedTuple):
 class Found(NamedTuple):
     """A message on disk."""
 
-    copy: Copy
+    copy: TargetCopy
     state: str
     replays: int
     code: str | None
@@ -166,10 +165,10 @@ class Ledger:
         }
         noted[word].add(number)
 
-    def copies(self, number: int) -> list[Copy]:
+    def copies(self, number: int) -> list[TargetCopy]:
         """Return the copies a publish makes."""
         subject = self.subjects[number]
-        return [Copy(number, one) for one in (ENDPOINTS if subject == ALL else (subject,))]
+        return [TargetCopy(number, one) for one in (ENDPOINTS if subject == ALL else (subject,))]
 
     def handlings(self) -> list[Handling]:
         """Return what the handlers' log says."""
@@ -178,15 +177,15 @@ class Ledger:
         found = []
         for line in self.log.read_text().splitlines():
             number, subject, replays, verdict, message_id = line.split()
-            found.append(Handling(Copy(int(number), subject), int(replays), verdict, message_id))
+            found.append(Handling(TargetCopy(int(number), subject), int(replays), verdict, message_id))
         return found
 
-    def lost(self) -> set[Copy]:
+    def lost(self) -> set[TargetCopy]:
         """Return the copies of acknowledged numbers that are neither handled nor anywhere."""
         there = {found.copy for found in self.find()}
         well = {handling.copy for handling in self.handlings() if handling.verdict == "ok"}
         wanted = {copy for number in self.acknowledged for copy in self.copies(number)}
-        return wanted - there - well - {Copy(number, TRASH) for number in self.purging}
+        return wanted - there - well - {TargetCopy(number, TRASH) for number in self.purging}
 
     def find(self) -> list[Found]:
         """Return every message on disk; fails if any file is torn, unless it was set aside as malformed."""
@@ -214,7 +213,7 @@ class Ledger:
                     number = envelope.payload["n"]
                     assert {**payload(number), **envelope.payload} == envelope.payload
                     at = envelope.replays if replays is None else replays
-                    found.append(Found(Copy(number, subject), state, at, code, envelope))
+                    found.append(Found(TargetCopy(number, subject), state, at, code, envelope))
         return found
 
     def check(self, *, power_lost: bool = False, retry: random.Random | None = None) -> None:
@@ -247,7 +246,7 @@ class Ledger:
         doubled = [(*one[:4], one.envelope.id, one.envelope.replay_of) for one in found if places[one.copy] > 1]
         assert not doubled, f"in two places: {doubled}"
         if not power_lost:
-            purged = {Copy(number, TRASH) for number in self.purged}
+            purged = {TargetCopy(number, TRASH) for number in self.purged}
             back = [one[:4] for one in found if one.copy in purged]
             assert not back, f"purged, and back again: {back}"
         calls = Counter((handling.copy, handling.message_id, handling.replays) for handling in handlings)
@@ -260,7 +259,7 @@ class Ledger:
         for one in found:
             if (one.copy, one.envelope.id, one.replays) in well and not power_lost:
                 assert one.code == Code.INTERRUPTED, f"handled well, and yet a dead letter: {one[:4]}"
-        ids: defaultdict[Copy, set[str]] = defaultdict(set)
+        ids: defaultdict[TargetCopy, set[str]] = defaultdict(set)
         for handling in handlings:
             ids[handling.copy].add(handling.message_id)
         for one in found:

@@ -12,7 +12,7 @@ from typing import Literal
 
 import pytest
 
-from relay_core.envelope import Envelope, decode_envelope
+from relay_core.messages.envelope import Envelope, decode_envelope
 
 Kind = Literal["tmpfs", "ext4-1k"]
 

@@ -15,13 +15,13 @@ import pytest
 from relay_core.clock import parse_iso
 from relay_core.config import DispatchConfig
 from relay_core.core import RelayCore
-from relay_core.deadletters import Code, DeadLetter
-from relay_core.envelope import Envelope
 from relay_core.errors import NotFound, StorageError
+from relay_core.messages.dead_letter import Code, DeadLetter
+from relay_core.messages.envelope import Envelope
 from relay_core.testing import FakeClock
 from tests.core.crash.child import config
 from tests.core.crash.small_disk import Disk, mounted
-from tests.supervisor.inside import until
+from tests.kit.waiting import until
 
 SUBJECT = "a.b"
 Durability = Literal["os", "fsync"]

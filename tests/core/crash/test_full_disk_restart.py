@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from relay_core.core import RelayCore
-from relay_core.deadletters import decode_dead_letter
+from relay_core.messages.dead_letter import decode_dead_letter
 from tests.core.crash.child import config
-from tests.core.crash.filling import FAN_OUT, NOBODY, publish, subject
-from tests.core.crash.ledger import ROOT
+from tests.core.crash.filling import FAN_OUT, UNHEARD, publish, subject
 from tests.core.crash.small_disk import Disk, Kind, mounted
 from tests.core.crash.test_disk_full import Durability
+from tests.kit import ROOT
 
 
 def places(disk: Disk) -> Counter[tuple[int, str]]:
@@ -38,7 +38,7 @@ def is_true(said: str, found: Counter[tuple[int, str]]) -> bool:
     if kind == "refused":
         return rest == ["storage_full"] and (waiting, aside, dead) == (0, 0, 0)
     delivered, rejected = int(rest[0]), [one for one in rest[1].split(",") if one != "-"]
-    if subject(n) == NOBODY:
+    if subject(n) == UNHEARD:
         return (delivered, rejected, waiting, aside, dead) == (0, [], 0, 0, 1)
     targets = 2 if subject(n) == FAN_OUT else 1
     return (delivered + len(rejected), delivered, dead) == (targets, waiting, 0) and aside <= len(rejected)

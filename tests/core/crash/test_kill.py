@@ -14,8 +14,8 @@ from typing import Literal
 import pytest
 
 from relay_core.core import RelayCore
-from relay_core.envelope import Envelope
-from relay_core.journal import Journal
+from relay_core.journal.journal import Journal
+from relay_core.messages.envelope import Envelope
 from tests.core.crash.child import FLAKY, KEEP, LATE, STEPS, config, payload, sender
 from tests.core.crash.ledger import Ledger, Nursery
 

@@ -17,14 +17,13 @@ import pytest
 
 from relay_core.config import RelayConfig
 from relay_core.core import RelayCore
-from relay_core.envelope import Envelope
+from relay_core.messages.envelope import Envelope
 from relay_core.testing import FakeClock
 from tests.core.crash.story import CHAIN, HOPS_BEFORE, Durability, Told, begin, check, config, hold_index
+from tests.kit import ROOT
+from tests.kit.bus import SENDER, A, B, C
 
-ROOT = Path(__file__).parents[3]
 DURABILITIES: tuple[Durability, ...] = ("os", "fsync")
-SENDER = "relay.agent.s"
-A, B, C = "relay.agent.a", "relay.agent.b", "relay.agent.c"
 
 
 def lose_index(data_dir: Path) -> None:
@@ -178,7 +177,7 @@ async def test_a_parent_is_found_although_the_index_catches_up_at_that_moment(da
             group.create_task(publish)
             await asyncio.sleep(0)  # it has asked the index, and goes on after the next step
             rows_may_come = index._thread.submit(lambda: index._run(lambda db: db.execute("PRAGMA query_only = 0")))
-            index._thread.submit(index._save_the_unsaved).result(30)  # and no step of the loop in between
+            index._thread.submit(index._retry_unsaved).result(30)  # and no step of the loop in between
             rows_may_come.result(0)
         (found,) = await core.inbox(CHAIN[HOPS_BEFORE])
         assert found.budget.hop_count == HOPS_BEFORE + 1

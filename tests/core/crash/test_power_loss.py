@@ -20,13 +20,13 @@ from typing import Any, Literal
 import pytest
 
 from relay_core.core import RelayCore
-from relay_core.deadletters import Code
-from relay_core.envelope import Envelope
 from relay_core.errors import StorageError
-from relay_core.journal import Journal
+from relay_core.journal.journal import Journal
+from relay_core.messages.dead_letter import Code
+from relay_core.messages.envelope import Envelope
 from tests.core.crash.child import ENDPOINTS, FLAKY, GOOD, KEEP, LATE, SUBJECTS, config
 from tests.core.crash.ledger import Ledger, Nursery
-from tests.supervisor.inside import until
+from tests.kit.waiting import until
 
 FS_IOC_SHUTDOWN = 0x8004587D
 NO_LOG_FLUSH = struct.pack("I", 2)
@@ -201,7 +201,7 @@ class Idle:
 
     def __init__(self, core: RelayCore) -> None:
         self.core = core
-        self.let_go = asyncio.Event()
+        self.release = asyncio.Event()
 
     async def handled(self) -> None:
         await self.core.subscribe(KEEP, self._handle)
@@ -212,7 +212,7 @@ class Idle:
 
         async def handle(_: Envelope) -> None:
             entered.set()
-            await self.let_go.wait()
+            await self.release.wait()
 
         await self.core.subscribe(KEEP, handle)
         await entered.wait()
@@ -255,7 +255,7 @@ async def lose_power_when_idle(disk: Disk, case: str, syncs: Syncs | None) -> tu
         if syncs is not None:
             await until(lambda: syncs.done > before)
         await asyncio.to_thread(disk.pull_the_plug)
-        idle.let_go.set()
+        idle.release.set()
     await asyncio.to_thread(disk.plug_in_again)
     async with RelayCore(data_dir, config("fsync")) as core:
         return len(await core.inbox(KEEP)), [letter.code for letter in await core.dead_letters()]
@@ -273,5 +273,5 @@ async def test_without_that_sync_it_is_as_if_it_had_not_happened(
     disk: Disk, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
     """The same test sees what the sync prevents."""
-    monkeypatch.setattr("relay_core.commit.SYNC_WITHIN_SECS", 3600.0)
+    monkeypatch.setattr("relay_core.journal.commit.SYNC_WITHIN_SECS", 3600.0)
     assert await lose_power_when_idle(disk, case, None) != (0, IDLE[case][2])

@@ -12,14 +12,15 @@ import orjson
 import pytest
 
 from relay_core.core import RelayCore
-from relay_core.deadletters import encode_dead_letter
-from relay_core.envelope import Envelope
-from relay_core.journal import Durability, Journal, read_segment, segments, transaction
-from relay_core.subjects import subject_hash
+from relay_core.journal.journal import Durability, Journal
+from relay_core.journal.segment import read_segment, segments, transaction_line
+from relay_core.messages.dead_letter import encode_dead_letter
+from relay_core.messages.envelope import Envelope
+from relay_core.messages.subjects import subject_hash
 from relay_core.testing import FakeClock
 from tests.core.crash.child import config
 from tests.core.crash.small_disk import Disk, mounted
-from tests.supervisor.inside import until
+from tests.kit.waiting import until
 
 BOTH = ("a.b", "a.c")
 BIG = "x" * 100_000
@@ -79,7 +80,7 @@ async def test_they_come_back_in_order_and_once(disk: Disk, durability: Durabili
     clock.jump_wall(-60)  # and yet what is published next is younger
     async with RelayCore(disk.data_dir, config(durability), clock=clock) as core:
         assert depths(core) == {"a.b": 0, "a.c": 0}
-        assert "3 messages are in the journal alone" in (core.mailboxes()[0].degraded or "")
+        assert "3 messages exist only in the journal" in (core.mailboxes()[0].degraded or "")
         old = [sequence for sequence, _ in segments(disk.data_dir / "journal")]
         disk.free()
         await core.publish("a.b", {"n": 3, "x": ""}, sender="s")
@@ -155,7 +156,7 @@ async def test_a_dead_letter_that_found_no_room_is_not_offered_meanwhile(
         failed_ms=clock.now_ms(),
         endpoint_hash=subject_hash("a.b"),
     )
-    line = transaction(
+    line = transaction_line(
         sent.message_id, [("failed", subject_hash("a.b"), sent.message_id, letter)], sync=durability == "fsync"
     )
     put(disk, durability, [orjson.loads(line)])

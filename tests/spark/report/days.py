@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
+from relay_core.protocol.report import NightlyReport
+from spark.days import Day
 from spark.report.build import build
-from spark.report.model import Report
-from spark.report.seen import Row, Seen, Table
+from spark.report.inputs import ReportInputs, Row, Table
 
 DATE = date(2026, 3, 14)
 START = int(datetime(2026, 3, 14, tzinfo=UTC).timestamp() * 1000)
@@ -19,20 +19,9 @@ TRACE = "01KA5QZ8W3N6T4V9Y2B7C1D0EF"
 HOSTILE = "</td><script>alert(1)</script>\"'&\u202e\x1b[2J\x00" + "W" * 400 + "a" + "\u0301" * 50
 
 
-@dataclass(frozen=True)
-class ADay:
-    """A day that is over, or has come so far."""
-
-    date: date = DATE
-    hours: float = 24
-
-    @property
-    def until_ms(self) -> int:
-        return START + int(self.hours * HOUR)
-
-    @property
-    def is_over(self) -> bool:
-        return self.hours >= 24
+def a_day(hours: float = 24) -> Day:
+    """Return a day that is over, or has come so far."""
+    return Day(DATE, START + int(hours * HOUR))
 
 
 def table(*rows: Row, total: int | None = None) -> Table:
@@ -55,10 +44,10 @@ def before(**values: float | Iterable[float]) -> list[Row]:
 
 
 def seen(
-    tables: Mapping[str, Table] | None = None, *, day: ADay | None = None, ingest: Mapping[str, Any] | None = None
-) -> Seen:
+    tables: Mapping[str, Table] | None = None, *, day: Day | None = None, ingest: Mapping[str, Any] | None = None
+) -> ReportInputs:
     """Return a day like those before it, with these tables."""
-    return Seen(day or ADay(), tables or {}, numbers(messages=10), before(messages=10), ingest or {})
+    return ReportInputs(day or a_day(), tables or {}, numbers(messages=10), before(messages=10), ingest or {})
 
 
 def made(
@@ -66,9 +55,9 @@ def made(
     daily: list[Row],
     history: list[Row],
     ingest: Mapping[str, Any],
-    day: ADay | None = None,
-) -> Report:
-    return build(day or ADay(), tables, daily, history, ingest, made_at_ms=START + 26 * HOUR, took_secs=14.23)
+    day: Day | None = None,
+) -> NightlyReport:
+    return build(day or a_day(), tables, daily, history, ingest, made_at_ms=START + 26 * HOUR, took_secs=14.23)
 
 
 def _wave(hour: int) -> int:
@@ -225,28 +214,28 @@ RICH_INGEST = {
 }
 
 
-def a_rich_day() -> Report:
+def a_rich_day() -> NightlyReport:
     return made(RICH_TABLES, RICH_DAILY, RICH_HISTORY, RICH_INGEST)
 
 
-def an_empty_day() -> Report:
+def an_empty_day() -> NightlyReport:
     return made({name: table() for name in RICH_TABLES}, numbers(messages=0), before(messages=0), {})
 
 
-def a_day_of_one_event() -> Report:
+def a_day_of_one_event() -> NightlyReport:
     row = {"hour": 7, "subject": "relay.a", "sender": "relay.b", "messages": 1, "bytes": 12, "refused": 0}
     return made({"throughput": table(row)}, numbers(messages=1, bytes=12), [], {"events": 1, "segments": 1})
 
 
-def an_unfinished_day() -> Report:
-    return made(RICH_TABLES, RICH_DAILY, RICH_HISTORY, RICH_INGEST, ADay(hours=14.34))
+def an_unfinished_day() -> NightlyReport:
+    return made(RICH_TABLES, RICH_DAILY, RICH_HISTORY, RICH_INGEST, a_day(hours=14.34))
 
 
-def a_first_day() -> Report:
+def a_first_day() -> NightlyReport:
     return made(RICH_TABLES | {"anomalies": table()}, RICH_DAILY, [], RICH_INGEST)
 
 
-def a_hostile_day() -> Report:
+def a_hostile_day() -> NightlyReport:
     """Return a rich day in which every text that strangers can choose is hostile, and numbers are odd."""
 
     def spoiled(row: Row) -> Row:

@@ -9,15 +9,14 @@ from typing import Any
 
 import pytest
 
+from relay_core.protocol.report import NightlyReport
 from spark.report.build import MOST_BYTES
-from spark.report.model import Report
-from spark.report.shown import SHOWN
-from spark.report.words import change, count, lasting, percent, shown, size
+from spark.report.layout import LAYOUT
 from tests.spark.report.days import (
     DAYS,
     HOSTILE,
     RICH_TABLES,
-    ADay,
+    a_day,
     a_day_of_one_event,
     a_first_day,
     a_rich_day,
@@ -30,13 +29,13 @@ from tests.spark.report.days import (
 )
 
 
-def document(report: Report) -> dict[str, Any]:
+def document(report: NightlyReport) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(report.to_json(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     return found
 
 
 @pytest.mark.parametrize("day", DAYS.values(), ids=DAYS.keys())
-def test_the_first_line_is_the_head_and_the_whole_is_small(day: Callable[[], Report]) -> None:
+def test_the_first_line_is_the_head_and_the_whole_is_small(day: Callable[[], NightlyReport]) -> None:
     written = day().to_json()
     assert len(written) < MOST_BYTES
     whole, head = json.loads(written), json.loads(written.split(b"\n")[0].rstrip(b",") + b"}")
@@ -82,7 +81,7 @@ def test_counts_of_a_day_that_is_not_over_are_not_compared() -> None:
 
 
 def test_an_hour_that_is_just_over_is_drawn() -> None:
-    report = made(RICH_TABLES, [], [], {}, ADay(hours=14))
+    report = made(RICH_TABLES, [], [], {}, a_day(hours=14))
     assert report.plots[0].series[0].values[13] is not None
 
 
@@ -117,8 +116,8 @@ def test_each_plot_has_a_value_for_each_label() -> None:
 
 def test_every_table_says_how_to_read_it() -> None:
     tables = document(a_rich_day())["tables"]
-    assert list(tables) == [one.name for one in SHOWN]
-    for one in SHOWN:
+    assert list(tables) == [one.name for one in LAYOUT]
+    for one in LAYOUT:
         shown_table = tables[one.name]
         assert [column["name"] for column in shown_table["columns"]] == [column.name for column in one.columns]
         assert one.bar is None or one.bar in [column.name for column in one.columns]
@@ -156,45 +155,3 @@ def test_what_json_cannot_hold_is_nothing_and_texts_are_cut() -> None:
     assert (found["openSecs"], found["longestOpenSecs"]) == (None, None)
     assert len(found["name"]) == 300
     assert found["name"][:20] == HOSTILE[:20]
-
-
-@pytest.mark.parametrize(
-    ("words", "given", "expected"),
-    [
-        (lasting, (0,), "0 s"),
-        (lasting, (0.0004,), "400 µs"),
-        (lasting, (0.0091,), "9.1 ms"),
-        (lasting, (0.5917,), "592 ms"),
-        (lasting, (0.9996,), "1.0 s"),
-        (lasting, (1,), "1 s"),
-        (lasting, (59.96,), "1 m"),
-        (lasting, (7830,), "2 h 10 m"),
-        (lasting, (90_000,), "1 d 1 h"),
-        (lasting, (-5,), "−5 s"),
-        (size, (0,), "0 B"),
-        (size, (1536,), "1.5 KiB"),
-        (size, (52_588_800,), "50.2 MiB"),
-        (size, (2.0**50,), "1,024.0 TiB"),
-        (count, (1234567,), "1,234,567"),
-        (count, (2.25,), "2.2"),
-        (percent, (0.0237,), "2.4%"),
-        (percent, (1.04,), "104%"),
-        (change, (0.119,), "+12%"),
-        (change, (-0.4,), "−40%"),
-        (change, (0.001,), "±0%"),
-        (change, (2.4,), "×3.4"),
-        (change, (20,), "×21"),
-        (change, (None,), ""),
-        (shown, (14, "hour"), "14:00"),
-        (shown, ("14:05", "time"), "14:05"),
-        (shown, (1773478984000, "time"), "09:03:04"),
-        (shown, (10**18, "time"), "–"),
-        (shown, (None, "us"), "–"),
-        (shown, (True, "flag"), "yes"),
-        (shown, ("?", "count"), "?"),
-        (shown, (182_000, "us"), "182 ms"),
-        (shown, (95_400, "ms"), "1 m 35 s"),
-    ],
-)
-def test_numbers_are_shown_with_their_unit(words: Callable[..., str], given: tuple[Any, ...], expected: str) -> None:
-    assert words(*given) == expected

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from relay_core.protocol.report import Finding
 from spark.report.findings import EACH, find
-from spark.report.model import Finding
-from spark.report.seen import Row, Seen
-from tests.spark.report.days import HOSTILE, TRACE, ADay, before, numbers, seen, table
+from spark.report.inputs import ReportInputs, Row
+from tests.spark.report.days import HOSTILE, TRACE, a_day, before, numbers, seen, table
 
 
 class Case(NamedTuple):
@@ -38,7 +38,7 @@ CASES = {
         BREAKER | {"openAtEnd": True, "openSecs": 7830.0, "lastDetail": "5 failures\nin a row"},
         "bad",
         "The breaker of relay.agent.x is open",
-        "Open for 2 h 10 m, opened 2 times. Last: 5 failures in a row",
+        "Open for 2 h 10 min, opened 2 times. Last: 5 failures in a row",
         "relay breakers",
         TO_X,
     ),
@@ -64,8 +64,8 @@ CASES = {
         "breakers",
         BREAKER | {"openings": 1},
         "warn",
-        "The breaker of relay.agent.x was open for 1 m 1 s",
-        "Open for 1 m 1 s, opened 1 time.",
+        "The breaker of relay.agent.x was open for 1 min 1 s",
+        "Open for 1 min 1 s, opened 1 time.",
         "relay breakers",
         TO_X,
     ),
@@ -74,15 +74,15 @@ CASES = {
         ADAPTER | {"failed": 5, "downSecs": 120.0, "outages": 2, "stateAtEnd": "error", "lastDetail": "502"},
         "bad",
         "Adapter telegram is down (error)",
-        "Down for 2 m in 2 outages. 5 deliveries failed, 5% of what it was given. Last: 502",
+        "Down for 2 min in 2 outages. 5 deliveries failed, 5% of what it was given. Last: 502",
         "relay adapters test telegram",
     ),
     "an adapter that was down": Case(
         "adapters",
         ADAPTER | {"downSecs": 61.0, "outages": 1},
         "warn",
-        "Adapter telegram was down for 1 m 1 s",
-        "Down for 1 m 1 s in 1 outage.",
+        "Adapter telegram was down for 1 min 1 s",
+        "Down for 1 min 1 s in 1 outage.",
         "relay adapters test telegram",
     ),
     "an adapter that fails": Case(
@@ -98,7 +98,7 @@ CASES = {
         MAILBOX | {"worstDepth": 100, "worstShare": 1.0, "aboveAtEnd": True},
         "bad",
         "The mailbox of relay.agent.x is full or nearly so",
-        "It held up to 100 of 100 messages (100%), above the warning for 1 m 30 s. "
+        "It held up to 100 of 100 messages (100%), above the warning for 1 min 30 s. "
         "What came then was refused (backpressure).",
         "relay endpoints",
         TO_X,
@@ -108,7 +108,7 @@ CASES = {
         MAILBOX | {"worstDepth": 100, "worstShare": 1.0, "aboveAtEnd": False},
         "warn",
         "The mailbox of relay.agent.x was full",
-        "It held up to 100 of 100 messages (100%), above the warning for 1 m 30 s. "
+        "It held up to 100 of 100 messages (100%), above the warning for 1 min 30 s. "
         "What came then was refused (backpressure).",
         "relay endpoints",
         TO_X,
@@ -118,7 +118,7 @@ CASES = {
         MAILBOX | {"worstDepth": 85, "worstShare": 0.85, "aboveAtEnd": True},
         "warn",
         "The mailbox of relay.agent.x is above its warning",
-        "It held up to 85 of 100 messages (85%), above the warning for 1 m 30 s.",
+        "It held up to 85 of 100 messages (85%), above the warning for 1 min 30 s.",
         "relay endpoints",
         TO_X,
     ),
@@ -135,7 +135,7 @@ CASES = {
         "dead_letters",
         LETTERS | {"code": "no_match", "letters": 0, "standing": 1, "older": 1, "name": None},
         "warn",
-        "1 dead letter of ab12: nobody there",
+        "1 dead letter of ab12: no endpoint matched",
         "None of them came in this day. All older than a week.",
         "relay dlq list --code no_match --endpoint ab12",
         {"target": "ab12"},
@@ -261,7 +261,7 @@ def test_a_quiet_day_is_one_good_sentence() -> None:
 
 
 def test_a_day_without_anything_says_so() -> None:
-    (only,) = find(Seen(ADay(), {}, [], before(messages=0)))
+    (only,) = find(ReportInputs(a_day(), {}, [], before(messages=0)))
     assert (only.level, only.title, only.text) == ("good", "Nothing was published", "And nothing is wrong.")
 
 
@@ -314,13 +314,13 @@ def test_lines_that_could_not_be_used_are_told() -> None:
 
 def test_a_day_that_is_not_over_has_too_little_of_nothing() -> None:
     low = {"metric": "messages", "key": "", "value": 1.0, "usual": 500.0, "score": -9.0, "direction": "down"}
-    quiet, so_far = find(seen({"anomalies": table(low)}, day=ADay(hours=14.35)))
+    quiet, so_far = find(seen({"anomalies": table(low)}, day=a_day(hours=14.35)))
     assert quiet.title == "A quiet day so far: 10 messages, nothing needs attention"
     assert (so_far.level, so_far.title) == ("info", "The day is not over: this is until 14:21 UTC")
 
 
 def test_the_first_day_has_nothing_to_compare_with() -> None:
-    quiet, first = find(Seen(ADay(), {}, numbers(messages=3, refusals=1)))
+    quiet, first = find(ReportInputs(a_day(), {}, numbers(messages=3, refusals=1)))
     assert quiet.text.startswith("1 refusal, ")
     assert first.title == "There are no earlier days to compare with"
 

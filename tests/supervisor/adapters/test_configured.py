@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 
 from relay_core import Binding, Closed, ConfigError, NotFound, RelayConfig, RelayCore, StorageError
-from relay_core.operations import ConfiguredAdapter
+from relay_core.messages.operator_views import ConfiguredAdapter
 from relay_core.testing import FakeClock, FakeTimer
 from relay_supervisor.adapters import configured
 from relay_supervisor.adapters.configured import PROBE_SECS, ConfiguredAdapters
-from relay_supervisor.vault import Vault
-from tests.core.sample_adapter import SampleAdapter, eventually
+from relay_supervisor.observability.secrets import SecretRedactor
+from tests.kit.adapters import DIARY_PLUGIN, SampleAdapter
+from tests.kit.waiting import until
 
-PLUGIN = Path(__file__).parent.parent / "plugins" / "diary.py"
 SENDER = "relay.agent.a"
 SUBJECT = "relay.out.chat"
 CANARY = "SECRET-CANARY"
@@ -53,7 +53,7 @@ class Home:
         self.file = path / "adapters.json"
         self.plugin = path / "plugins" / "diary.py"
         self.plugin.parent.mkdir(mode=0o700)
-        shutil.copyfile(PLUGIN, self.plugin)
+        shutil.copyfile(DIARY_PLUGIN, self.plugin)
         self.plugin.chmod(0o600)
 
     def entry(self, id: str, *, enabled: bool = True, **config: object) -> dict[str, Any]:
@@ -92,16 +92,10 @@ def clock() -> ProbeClock:
     return ProbeClock()
 
 
-@pytest.fixture
-async def relay(data_dir: Path, clock: ProbeClock) -> AsyncIterator[RelayCore]:
-    async with RelayCore(data_dir, RelayConfig(durability="os"), clock) as relay:
-        yield relay
-
-
 @asynccontextmanager
 async def hosted(relay: RelayCore, home: Home, clock: ProbeClock) -> AsyncIterator[ConfiguredAdapters]:
     async with ConfiguredAdapters(relay, home.file, clock) as host:
-        await eventually(lambda: clock.probes == 1)
+        await until(lambda: clock.probes == 1)
         yield host
 
 
@@ -114,7 +108,7 @@ async def probe(clock: ProbeClock) -> None:
     """Let the next probe fall due, and wait until the one after it is set."""
     before = clock.probes
     clock.advance(PROBE_SECS)
-    await eventually(lambda: clock.probes > before)
+    await until(lambda: clock.probes > before)
 
 
 async def at_rest(host: ConfiguredAdapters) -> None:
@@ -230,10 +224,10 @@ async def test_an_adapter_that_does_not_start_is_tried_again_ever_more_slowly(
             await at_rest(host)
             assert home.starts("a") == tries
             clock.advance(0.001)
-            await eventually(lambda: state_of(host).retry_at is not None)
+            await until(lambda: state_of(host).retry_at is not None)
         unstartable.unlink()
         clock.advance(60)
-        await eventually(lambda: state_of(host).state is not None)
+        await until(lambda: state_of(host).state is not None)
         state = state_of(host)
         assert (state.problem, state.retry_at, state.restarts) == (None, None, 0)
         assert "adapter a has started, after 9 failed attempts" in caplog.messages
@@ -289,7 +283,7 @@ async def test_probes_that_fail_restarts_and_reloads_are_logged(
         assert any(one.startswith("adapter a: the health probe failed: ") for one in caplog.messages)
         await probe(clock)
         assert "adapter a was in error at 2 probes in a row: it is restarted" in caplog.messages
-        await eventually(lambda: "adapter a was restarted" in caplog.messages)
+        await until(lambda: "adapter a was restarted" in caplog.messages)
         home.file.write_text("{")
         await host.reload()
         assert any("adapters.json" in one.message for one in caplog.records if one.levelname == "ERROR")
@@ -315,9 +309,9 @@ async def test_an_adapter_that_hangs_as_it_is_tried_again_delays_no_other(
         home.mark("a", "hanging")
         unstartable.unlink()
         clock.advance(1)
-        await eventually(lambda: home.starts("a") == 2)
+        await until(lambda: home.starts("a") == 2)
         home.write(home.entry("a"), home.entry("b", note="new"))
-        await eventually(lambda: "start new v1" in home.diary("b"))
+        await until(lambda: "start new v1" in home.diary("b"))
         assert state_of(host).state is None
 
 
@@ -352,7 +346,7 @@ async def test_an_adapter_in_error_twice_in_a_row_is_restarted(relay: RelayCore,
         assert state.state == "error"
         assert home.starts("a") == 1
         await probe(clock)
-        await eventually(lambda: state_of(host).restarts == 1)
+        await until(lambda: state_of(host).restarts == 1)
         state = state_of(host).state
         assert state is not None
         assert state.state == "connected"
@@ -371,15 +365,15 @@ async def test_a_restart_that_fails_leaves_the_old_one_and_is_tried_again(
         unstartable = home.mark("a", "unstartable")
         await probe(clock)
         await probe(clock)
-        await eventually(lambda: state_of(host).retry_at == clock.now_ms() + 1000)
+        await until(lambda: state_of(host).retry_at == clock.now_ms() + 1000)
         state = state_of(host)
         assert "the one that runs stays in place" in str(state.problem)
         assert (state.state is not None, state.restarts) == (True, 0)
         clock.advance(1)
-        await eventually(lambda: state_of(host).retry_at == clock.now_ms() + 2000)
+        await until(lambda: state_of(host).retry_at == clock.now_ms() + 2000)
         unstartable.unlink()
         clock.advance(2)
-        await eventually(lambda: state_of(host).restarts == 1)
+        await until(lambda: state_of(host).restarts == 1)
         assert (state_of(host).problem, state_of(host).retry_at) == (None, None)
 
 
@@ -391,13 +385,13 @@ async def test_an_adapter_that_gets_well_by_itself_is_not_restarted(
         sick, unstartable = home.mark("a", "sick"), home.mark("a", "unstartable")
         await probe(clock)
         await probe(clock)
-        await eventually(lambda: state_of(host).retry_at is not None)
+        await until(lambda: state_of(host).retry_at is not None)
         tries = home.starts("a")
         sick.unlink()
         unstartable.unlink()
         await host.test("a")
         clock.advance(1)
-        await eventually(lambda: state_of(host).problem is None)
+        await until(lambda: state_of(host).problem is None)
         assert (home.starts("a"), state_of(host).restarts) == (tries, 0)
 
 
@@ -410,7 +404,7 @@ async def test_a_restart_that_cannot_be_made_is_said_until_the_old_one_is_well(
         home.plugin.write_text("broken =")
         await probe(clock)
         await probe(clock)
-        await eventually(lambda: "SyntaxError" in str(state_of(host).problem))
+        await until(lambda: "SyntaxError" in str(state_of(host).problem))
         assert state_of(host).retry_at is None
         await probe(clock)
         assert "SyntaxError" in str(state_of(host).problem)
@@ -471,15 +465,15 @@ async def test_a_secret_by_reference_is_known_and_shown_to_nobody(
     monkeypatch.setenv("KEEPERS_TOKEN", CANARY)
     home.plugin.write_text(KEEPER)
     home.write({"id": "a", "path": "plugins/diary.py", "config": {"token": "env:KEEPERS_TOKEN", "host": "example.com"}})
-    vault = Vault()
-    async with ConfiguredAdapters(relay, home.file, clock, vault) as host:
+    redactor = SecretRedactor()
+    async with ConfiguredAdapters(relay, home.file, clock, redactor) as host:
         state = state_of(host)
         assert state.state is not None
         assert (state.problem, state.warning, state.state.detail) == (None, None, "with *** at example.com")
         await relay.publish(SUBJECT, "hi", sender=SENDER)
         (letter,) = await relay.dead_letters()
         assert letter.reason == "adapter delivery failed: a: *** is refused by example.com"
-        assert vault.conceal(f"token {CANARY}") == "token ***"
+        assert redactor.redact(f"token {CANARY}") == "token ***"
         assert CANARY not in f"{host.states()!r} {vars(host)!r} {relay.adapters()!r}"
 
 
@@ -556,12 +550,12 @@ async def test_what_comes_in_while_others_start_waits_until_they_are_there(
     async with asyncio.TaskGroup() as group:
         host = ConfiguredAdapters(relay, home.file, clock)
         entering = group.create_task(host.__aenter__())
-        await eventually(lambda: [state.id for state in relay.adapters()] == ["talker"])
+        await until(lambda: [state.id for state in relay.adapters()] == ["talker"])
         assert [mail.payload for mail in await relay.inbox("relay.hello")] == ["while starting"]
         await asyncio.to_thread(held.write_bytes, b"")
         await entering
     try:
-        await eventually(lambda: "deliver when started - v1" in home.diary("slow"))
+        await until(lambda: "deliver when started - v1" in home.diary("slow"))
         assert await relay.dead_letters() == []
     finally:
         await host.__aexit__(None, None, None)
@@ -631,7 +625,7 @@ async def test_a_change_that_does_not_start_leaves_the_running_one_and_is_tried_
         assert home.diary("a")[-1] == "deliver hi old v1"
         unstartable.unlink()
         clock.advance(1)
-        await eventually(lambda: state_of(host).problem is None)
+        await until(lambda: state_of(host).problem is None)
         assert state_of(host).restarts == 0
         assert home.diary("a")[-2:] == ["start new v1", "stop old v1"]
 
@@ -665,11 +659,11 @@ async def test_a_named_reload_that_does_not_start_is_tried_again(
         unstartable = home.mark("a", "unstartable")
         await host.reload("a")
         clock.advance(1)
-        await eventually(lambda: state_of(host).retry_at == clock.now_ms() + 2000)
+        await until(lambda: state_of(host).retry_at == clock.now_ms() + 2000)
         assert "the one that runs stays in place" in str(state_of(host).problem)
         unstartable.unlink()
         clock.advance(2)
-        await eventually(lambda: state_of(host).problem is None)
+        await until(lambda: state_of(host).problem is None)
         assert (home.starts("a"), state_of(host).restarts) == (4, 0)
 
 
@@ -707,9 +701,9 @@ async def test_a_supervisor_starts_although_the_file_is_no_json(
 async def test_a_change_of_the_file_is_taken_up_by_itself(relay: RelayCore, home: Home, clock: ProbeClock) -> None:
     async with hosted(relay, home, clock) as host:
         home.write(home.entry("a"))
-        await eventually(lambda: bool(host.states()) and state_of(host).state is not None)
+        await until(lambda: bool(host.states()) and state_of(host).state is not None)
         home.file.unlink()
-        await eventually(lambda: host.states() == [])
+        await until(lambda: host.states() == [])
     assert home.diary("a") == ["start - v1", "stop - v1"]
 
 
@@ -733,7 +727,7 @@ async def test_an_adapter_that_comes_back_while_it_is_being_removed_runs_in_the_
         home.write()
         async with asyncio.TaskGroup() as group:
             group.create_task(host.reload())
-            await eventually(lambda: home.diary("a")[-1] == "stop - v1")
+            await until(lambda: home.diary("a")[-1] == "stop - v1")
             home.write(home.entry("a"))
             group.create_task(host.reload())
             for _ in range(3):  # room for the second one to overtake the first, if it could
@@ -755,7 +749,7 @@ async def test_a_reload_is_finished_although_its_caller_goes_away(
             caller = group.create_task(host.reload())
             await asyncio.sleep(0)
             caller.cancel()
-        await eventually(lambda: home.diary("a")[-2:] == ["start new v1", "stop - v1"])
+        await until(lambda: home.diary("a")[-2:] == ["start new v1", "stop - v1"])
         assert state_of(host).problem is None
 
 
@@ -767,7 +761,7 @@ async def test_whoever_waits_for_a_reload_is_told_when_the_host_is_left(
         async with hosted(relay, home, clock) as host:
             home.mark("a", "hanging")
             caller = group.create_task(_refused(host))
-            await eventually(lambda: home.starts("a") == 2)
+            await until(lambda: home.starts("a") == 2)
         await caller
     assert [state.id for state in relay.adapters()] == ["a"]
 
@@ -796,7 +790,7 @@ async def test_an_adapter_that_somebody_else_removed_comes_back(
         await relay.remove_adapter("a")
         await host.reload("a")
         clock.advance(1)
-        await eventually(lambda: state_of(host).state is not None)
+        await until(lambda: state_of(host).state is not None)
 
 
 # Switching on and off

@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.supervisor.adapters.telegram.server import BotServer
-from tests.supervisor.daemon import OS, Daemon, a_daemon
-from tests.supervisor.inside import until
+from tests.kit.daemon import OS, Daemon, a_daemon
+from tests.kit.servers.telegram import BotServer
+from tests.kit.waiting import until
 
 FAKE_CLI = Path(__file__).parent / "claude_code" / "fake_cli.py"
 PERSON, STRANGER = 7, 8

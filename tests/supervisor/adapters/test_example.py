@@ -9,7 +9,8 @@ import pytest
 
 from relay_core.testing import check_adapter
 from relay_supervisor.adapters.loading import load_file
-from tests.supervisor.inside import a_client, a_supervisor, until
+from tests.kit.supervisor import a_client, a_supervisor
+from tests.kit.waiting import until
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "adapters" / "folder.py"
 AGENT = "relay.agent.helper"

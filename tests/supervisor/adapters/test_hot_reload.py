@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 
-from relay_core.client import RelayClient
+from relay_core.client.client import RelayClient
 from relay_core.clock import SystemClock
-from tests.supervisor.adapters.webhook.server import SECRET, SUBJECT, Sender, a_receiver
-from tests.supervisor.daemon import UNLIMITED, Daemon, a_daemon
-from tests.supervisor.inside import until
+from tests.kit.daemon import UNLIMITED, Daemon, a_daemon
+from tests.kit.processes import free_port
+from tests.kit.servers.webhook import SECRET, SUBJECT, Sender, a_receiver
+from tests.kit.waiting import until
 
 MESSAGES = 150
 EDITS = 8
 BROKEN = ["{", '{"adapters": [{"id": "hook", "type": "webhook", "config": {"outbound": {"url": "gopher://x"}}}]}']
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-    return port
 
 
 def document(url: str, port: int, edit: int) -> dict[str, Any]:

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from relay_core.adapter_shape import read_shape
+from relay_core.adapters.validation import read_shape
 from relay_core.errors import ConfigError
 from relay_supervisor.adapters import loading
 from relay_supervisor.adapters.file import Entry
 from relay_supervisor.adapters.loading import blot_out, find_type, prepare
-from relay_supervisor.redaction import redact_text
-from relay_supervisor.vault import Vault
+from relay_supervisor.observability.redaction import redact_text
+from relay_supervisor.observability.secrets import SecretRedactor
+from tests.kit.adapters import DIARY_PLUGIN
 
-PLUGIN = Path(__file__).parent.parent / "plugins" / "diary.py"
 OUTBOUND = {"url": "https://x.test/"}
 INBOUND = {"port": 1, "subject": "relay.in.x"}
 CANARY = "SECRET-CANARY"
@@ -48,7 +48,7 @@ def _forget_plugins() -> Iterator[None]:
 def plugin(data_dir: Path) -> Path:
     path = data_dir / "plugins" / "diary.py"
     path.parent.mkdir(mode=0o700)
-    shutil.copyfile(PLUGIN, path)
+    shutil.copyfile(DIARY_PLUGIN, path)
     path.chmod(0o600)
     return path
 
@@ -59,7 +59,7 @@ def entry(path: str | Path | None = None, **parts: Any) -> Entry:
 
 def refusal(entry: Entry, directory: Path) -> str:
     with pytest.raises(ConfigError) as error:
-        prepare(entry, directory, Vault()).make()
+        prepare(entry, directory, SecretRedactor()).make()
     assert "\n" not in error.value.message
     assert CANARY not in f"{error.value!r} {error.value.__cause__!r}"
     return error.value.message
@@ -87,13 +87,13 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_type_is_found_among_the_entry_points(site: Path, data_dir: Path) -> None:
     install(site, "relay_smoke_signals", "smoke = relay_smoke_signals:adapter", MINIMAL)
-    adapter = prepare(entry(type="smoke", config={"wind": 3}), data_dir, Vault()).make()
+    adapter = prepare(entry(type="smoke", config={"wind": 3}), data_dir, SecretRedactor()).make()
     assert (adapter.id, adapter.config) == ("x", {"wind": 3})  # type: ignore[attr-defined]
 
 
 def test_a_built_in_type_is_not_replaced_by_an_entry_point(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(site, "relay_impostor", "ours = relay_impostor:adapter", MINIMAL)
-    monkeypatch.setitem(loading.BUILT_IN, "ours", "tests.core.sample_adapter:SampleAdapter")
+    monkeypatch.setitem(loading.BUILT_IN, "ours", "tests.kit.adapters:SampleAdapter")
     assert find_type("ours").__name__ == "SampleAdapter"
 
 
@@ -130,11 +130,11 @@ def test_an_unknown_type_is_named_with_the_nearest_one(site: Path, data_dir: Pat
 def test_a_plugin_is_looked_for_from_the_data_directory_or_by_its_whole_path(plugin: Path, data_dir: Path) -> None:
     config = {"diary": str(data_dir / "diary")}
     for path in ("plugins/diary.py", plugin):
-        assert read_shape(prepare(entry(path, config=config), data_dir, Vault()).make()).id == "x"
+        assert read_shape(prepare(entry(path, config=config), data_dir, SecretRedactor()).make()).id == "x"
 
 
 def test_a_plugin_is_run_anew_each_time_and_the_last_good_one_stays_known(plugin: Path, data_dir: Path) -> None:
-    one, other = (prepare(entry(plugin, config={"diary": "d"}), data_dir, Vault()).make() for _ in range(2))
+    one, other = (prepare(entry(plugin, config={"diary": "d"}), data_dir, SecretRedactor()).make() for _ in range(2))
     assert type(one) is not type(other)
     plugin.write_text("broken =")
     assert "cannot be run: SyntaxError" in refusal(entry(plugin), data_dir)
@@ -143,13 +143,13 @@ def test_a_plugin_is_run_anew_each_time_and_the_last_good_one_stays_known(plugin
 
 def test_a_plugin_without_a_config_model_gets_its_config_as_it_is(plugin: Path, data_dir: Path) -> None:
     plugin.write_text(MINIMAL)
-    adapter = prepare(entry(plugin, config={"a": [1]}), data_dir, Vault()).make()
+    adapter = prepare(entry(plugin, config={"a": [1]}), data_dir, SecretRedactor()).make()
     assert adapter.config == {"a": [1]}  # type: ignore[attr-defined]
 
 
 def test_a_function_may_make_the_adapter(plugin: Path, data_dir: Path) -> None:
     plugin.write_text(MINIMAL.replace("class adapter", "class Mine") + "def adapter(id, config): return Mine(id, 7)\n")
-    assert prepare(entry(plugin), data_dir, Vault()).make().config == 7  # type: ignore[attr-defined]
+    assert prepare(entry(plugin), data_dir, SecretRedactor()).make().config == 7  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_a_plugin_in_a_directory_that_others_can_write_is_not_run(plugin: Path, 
     for path in (plugin, link):
         assert f"the directory {plugin.parent}; run 'chmod go-w {plugin.parent}'" in refusal(entry(path), data_dir)
     plugin.parent.chmod(0o1777)  # as /tmp: others cannot replace what is ours
-    prepare(entry(plugin, config={"diary": "d"}), data_dir, Vault())
+    prepare(entry(plugin, config={"diary": "d"}), data_dir, SecretRedactor())
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from relay_core import AccessDenied, Binding, Signal, SignalType
-from tests.core.sample_adapter import SampleAdapter
-from tests.supervisor.inside import a_client, a_supervisor
+from tests.kit.adapters import SampleAdapter
+from tests.kit.supervisor import a_client, a_supervisor
 
 CHAT, AGENT = "relay.human.chat.c.1", "relay.agent.a"
 
@@ -20,7 +20,7 @@ async def test_neither_a_message_nor_a_signal_reaches_a_person_without_a_binding
         type=SignalType.PROGRESS, state="working", endpoint_subject=AGENT, timestamp="2026-11-16T00:00:00.000Z"
     )
     async with a_supervisor(data_dir) as supervisor, a_client(supervisor) as client:
-        relay = supervisor.services.relay
+        relay = supervisor.context.relay
         await relay.add_adapter(adapter)
         seen: list[str] = []
         relay.on_signal(CHAT, lambda subject, signal: seen.append(signal.state))

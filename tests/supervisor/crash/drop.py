@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from relay_core.budget import create_default_budget
 from relay_core.clock import SystemClock, iso
-from relay_core.envelope import Envelope, encode_envelope
-from relay_core.ids import UlidFactory
+from relay_core.messages.envelope import Envelope, encode_envelope
+from relay_core.messages.ids import UlidFactory
+from relay_core.rules.budget import create_default_budget
 
 
 def drop(count: int, directories: list[Path]) -> None:

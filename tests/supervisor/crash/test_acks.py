@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from tests.supervisor.daemon import UNLIMITED, Daemon, a_daemon
-from tests.supervisor.inside import until
-from tests.supervisor.raw_client import PATIENCE, Raw, request
+from tests.kit.daemon import UNLIMITED, Daemon, a_daemon
+from tests.kit.raw_client import Raw, request
+from tests.kit.waiting import PATIENCE_SECS, until
 
 COUNT = 10
 """Of each kind: not more than the supervisor begins in one turn, so that their answers go out in one write."""
@@ -58,7 +58,7 @@ def acknowledge_and_kill(daemon: Daemon, raw: Raw, taken: dict[str, tuple[str, d
     ids = {1_000 + number: message_id for number, message_id in enumerate(taken)}
     breath = b"".join(request(*taken[message_id], id) for id, message_id in ids.items())
     with socket.socket(fileno=os.dup(raw.writer.get_extra_info("socket").fileno())) as connection:
-        connection.settimeout(PATIENCE)
+        connection.settimeout(PATIENCE_SECS)
         connection.sendall(breath)
         said = connection.recv(1 << 20)
         os.kill(daemon.pid, signal.SIGKILL)
@@ -117,7 +117,7 @@ async def test_the_end_is_written_before_the_answer(tmp_path: Path, durability: 
         )
         try:
             assert tracer.stderr is not None
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(PATIENCE_SECS):
                 said = await tracer.stderr.readline()
             if b"attached" not in said:
                 pytest.skip(f"strace may not look: {said.decode().strip()}")

@@ -12,20 +12,20 @@ from typing import Any
 import pytest
 
 from relay_core import SupervisorUnavailable
-from relay_core.client import RelayClient
-from relay_core.deadletters import Code
-from relay_core.events import EventKind, wire_event
-from relay_core.subjects import subject_hash
+from relay_core.client.client import RelayClient
+from relay_core.messages.dead_letter import Code
+from relay_core.messages.subjects import subject_hash
+from relay_core.records.events import EventKind, wire_event
 from relay_core.testing import FakeClock
 from relay_supervisor.supervisor import Supervisor
-from tests.supervisor.daemon import UNLIMITED, a_daemon
-from tests.supervisor.inside import a_client, a_supervisor, until
+from tests.kit import ROOT
+from tests.kit.bus import A
+from tests.kit.daemon import UNLIMITED, a_daemon
+from tests.kit.supervisor import a_client, a_supervisor
+from tests.kit.waiting import until
 
-A = "relay.agent.a"
-B = "relay.agent.b"
 S = "relay.agent.s"
 HOUR, DAY = 3600.0, 86_400.0
-ROOT = Path(__file__).resolve().parents[3]
 _LIMIT = Path("/proc/sys/fs/inotify/max_queued_events")
 QUEUED = int(_LIMIT.read_text()) if _LIMIT.exists() else 0
 """Events that the kernel keeps for a watcher; more are an overflow."""
@@ -105,8 +105,8 @@ LONG_LIVED: dict[str, Any] = {**UNLIMITED, "budget": {"ttlMs": int(30 * DAY * 10
 
 
 def jobs_run(supervisor: Supervisor) -> int:
-    bus = supervisor.services.relay.bus
-    return sum(wire_event(row)["kind"] == EventKind.JOB for row in bus.events.recent)
+    events = supervisor.context.relay.events
+    return sum(wire_event(row)["kind"] == EventKind.JOB for row in events.recent)
 
 
 async def payloads(client: RelayClient) -> list[object]:
@@ -160,7 +160,7 @@ async def test_a_jump_lets_no_probe_through_a_breaker(data_dir: Path, clock: Fak
         async with client.subscribe(A) as messages:
             await anext(messages)
             messages.fail("as arranged")
-            breakers = supervisor.services.relay.breakers
+            breakers = supervisor.context.relay.breakers
             await until(lambda: [one.state.value for one in breakers()] == ["OPEN"])
             clock.jump_wall(jump)
             clock.advance(29)

@@ -10,19 +10,18 @@ from typing import Any
 import pytest
 
 from relay_core import DeadLetter, PublishResult, StorageError
-from relay_core.client import RelayClient
-from relay_core.envelope import decode_envelope
+from relay_core.client.client import RelayClient
+from relay_core.messages.envelope import decode_envelope
 from relay_core.testing import FakeClock
 from tests.core.crash.small_disk import Disk
 from tests.core.crash.test_disk_full import disk
-from tests.supervisor.daemon import UNLIMITED, Daemon, a_daemon
-from tests.supervisor.inside import a_supervisor, until
-from tests.supervisor.raw_client import Raw
+from tests.kit.bus import A, B
+from tests.kit.daemon import UNLIMITED, Daemon, a_daemon
+from tests.kit.raw_client import Raw
+from tests.kit.supervisor import a_supervisor
+from tests.kit.waiting import until
 
 __all__ = ["disk"]
-
-A = "relay.agent.a"
-B = "relay.agent.b"
 
 
 @pytest.fixture(params=["os", pytest.param("fsync", marks=pytest.mark.slow)])
@@ -132,7 +131,7 @@ async def test_what_ends_on_a_full_disk_is_parked_once_there_is_space(
 ) -> None:
     disk.data_dir.mkdir(mode=0o700)
     async with a_supervisor(disk.data_dir, {**UNLIMITED, "durability": promise}, clock) as supervisor:
-        relay = supervisor.services.relay
+        relay = supervisor.context.relay
         await relay.register_endpoint(A)
         await relay.publish(A, {"x": "x" * 100_000}, sender=B)
         await asyncio.to_thread(disk.fill)

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from relay_core.client import RelayClient
-from relay_core.deadletters import Code
-from relay_supervisor import server
+from relay_core.client.client import RelayClient
+from relay_core.messages.dead_letter import Code
+from relay_supervisor.server import socket_server as server
+from tests.kit.daemon import UNLIMITED, Daemon, a_daemon
+from tests.kit.raw_client import Raw
+from tests.kit.supervisor import a_client, a_supervisor
+from tests.kit.waiting import until
 from tests.supervisor.crash.traffic import KEPT, Traffic
-from tests.supervisor.daemon import UNLIMITED, Daemon, a_daemon
-from tests.supervisor.inside import a_client, a_supervisor, until
-from tests.supervisor.raw_client import Raw
 
 SLOW = "relay.work.slow"
 
@@ -26,7 +27,7 @@ class SlowConsumer:
 
     def __init__(self) -> None:
         self.in_hand = asyncio.Event()
-        self.let_go = asyncio.Event()
+        self.release = asyncio.Event()
         self.handled: list[Any] = []
 
     async def consume(self, client: RelayClient) -> None:
@@ -34,7 +35,7 @@ class SlowConsumer:
         async with client.subscribe(SLOW) as messages:
             async for envelope in messages:
                 self.in_hand.set()
-                await self.let_go.wait()
+                await self.release.wait()
                 self.handled.append(envelope.payload)
                 return
 
@@ -67,7 +68,7 @@ async def test_a_stop_under_load_loses_and_doubles_nothing(tmp_path: Path, durab
             assert "result" in await raw.answer(raw.ask("server.ping"))
             await raw.close()
             assert daemon.process.returncode is None
-            slow.let_go.set()
+            slow.release.set()
             assert await daemon.process.wait() == 0
             before = len(traffic.answered)
             assert not daemon.socket.exists()
@@ -91,7 +92,7 @@ async def test_what_is_in_hand_is_finished_and_nothing_more_is_begun(tmp_path: P
             group.create_task(slow.consume(client))
             await slow.in_hand.wait()
             await begin_to_stop(daemon)
-            slow.let_go.set()
+            slow.release.set()
         assert await daemon.process.wait() == 0
         assert slow.handled == [0]
         assert len(list(daemon.data_dir.glob("mailboxes/*/new/*.json"))) == 2
@@ -132,7 +133,7 @@ async def test_who_only_watches_something_does_not_hold_up_a_stop(
     monkeypatch.setattr(server, "DRAIN_SECS", 3600.0)
     async with asyncio.timeout(60), asyncio.TaskGroup() as group, AsyncExitStack() as stack:
         supervisor = await stack.enter_async_context(a_supervisor(data_dir))
-        relay = supervisor.services.relay
+        relay = supervisor.context.relay
         await relay.register_endpoint(SLOW)
         await relay.publish(SLOW, 1, sender="s")
         (message,) = await relay.claim(SLOW)

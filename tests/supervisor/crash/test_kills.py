@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.daemon import UNLIMITED, a_daemon
+from tests.kit.waiting import until
 from tests.supervisor.crash.traffic import Traffic, consuming
-from tests.supervisor.daemon import UNLIMITED, a_daemon
-from tests.supervisor.inside import until
 
 logger = logging.getLogger(__name__)
 

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from relay_core import RelayConfig, RelayCore, StorageError
-from relay_core.datadir import DataDir
-from relay_core.journal import Journal, transaction
-from relay_core.subjects import REPLY_PREFIX, subject_hash
+from relay_core.journal.journal import Journal
+from relay_core.journal.segment import transaction_line
+from relay_core.messages.subjects import REPLY_PREFIX, subject_hash
+from relay_core.storage.data_dir import DataDir
 from tests.core.crash.small_disk import Disk, Kind, mounted
-from tests.supervisor.daemon import UNLIMITED, a_daemon
-from tests.supervisor.inside import a_supervisor
-
-A, B = "relay.agent.a", "relay.agent.b"
+from tests.kit.bus import A, B
+from tests.kit.daemon import UNLIMITED, a_daemon
+from tests.kit.supervisor import a_supervisor
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ async def test_a_message_without_room_for_its_file_stays_in_the_journal(
         for _ in range(2):
             async with RelayCore(disk.data_dir, RelayConfig(durability="fsync")) as relay:
                 assert [one.payload["n"] for one in await relay.inbox(A)] == [0]
-            assert "the disk is full: 2 messages are in the journal alone" in caplog.text
+            assert "the disk is full: 2 messages exist only in the journal" in caplog.text
             caplog.clear()
         disk.free()
         async with RelayCore(disk.data_dir, RelayConfig(durability="fsync")) as relay:
@@ -97,7 +97,11 @@ async def test_a_transaction_that_a_kill_cut_short_is_carried_out_once_there_is_
         journal = Journal(disk.data_dir / "journal", "os")
         journal.open()
         journal.append(
-            [transaction(sent.message_id, [("new", subject_hash(A), sent.message_id, path.read_bytes())], sync=False)]
+            [
+                transaction_line(
+                    sent.message_id, [("new", subject_hash(A), sent.message_id, path.read_bytes())], sync=False
+                )
+            ]
         )
         journal.close()
         path.unlink()
@@ -138,11 +142,11 @@ async def test_a_reply_mailbox_that_cannot_be_unregistered_does_not_end_the_star
         disk.fill()
         disk.take_names()
         async with a_supervisor(disk.data_dir) as supervisor:
-            assert [one.subject for one in supervisor.services.relay.endpoints()] == [reply]
+            assert [one.subject for one in supervisor.context.relay.endpoints()] == [reply]
         assert f"{reply} is still registered" in caplog.text
         disk.free()
         async with a_supervisor(disk.data_dir) as supervisor:
-            assert supervisor.services.relay.endpoints() == []
+            assert supervisor.context.relay.endpoints() == []
 
 
 def test_the_lock_is_taken_without_room_for_the_pid(tmp_path: Path) -> None:

@@ -20,10 +20,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from relay_core.client import RelayClient
-from relay_core.deadletters import Code, decode_dead_letter
-from relay_core.envelope import Envelope, decode_envelope
+from relay_core.client.client import RelayClient
 from relay_core.errors import NotFound, SupervisorUnavailable
+from relay_core.messages.dead_letter import Code, decode_dead_letter
+from relay_core.messages.envelope import Envelope, decode_envelope
 
 PUSHED = ("relay.work.push.a", "relay.work.push.b")
 PULLED = "relay.work.pull"

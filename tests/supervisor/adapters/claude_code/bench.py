@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 import shlex
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from relay_core import (
 from relay_core.clock import Clock
 from relay_supervisor.adapters.claude_code.adapter import ClaudeCodeAdapter
 from relay_supervisor.adapters.claude_code.config import ClaudeCodeConfig
+from tests.kit.waiting import until
 
 FAKE_CLI = Path(__file__).with_name("fake_cli.py")
 _RUN = f"import sys; sys.path[:0] = [{str(FAKE_CLI.parent)!r}]; import fake_cli; sys.exit(fake_cli.main())"
@@ -69,9 +68,9 @@ class Bench:
         clock: Clock | None = None,
         relay_config: RelayConfig = QUIET,
         **settings: Any,
-    ) -> AsyncIterator[Desk]:
+    ) -> AsyncIterator[Frame]:
         async with RelayCore(self.data_dir, relay_config, clock) as relay:
-            desk = Desk(relay)
+            desk = Frame(relay)
             await relay.register_endpoint(DESK)
             await relay.subscribe(DESK, desk.hear)
             relay.on_signal(DESK, lambda subject, signal: desk.signals.append(signal))
@@ -95,11 +94,11 @@ class Bench:
 
     async def until(self, *kinds: str, count: int = 1) -> dict[str, Any]:
         """Wait for an event, and return the last one of its kinds."""
-        await eventually(lambda: len(self.events(*kinds)) >= count)
+        await until(lambda: len(self.events(*kinds)) >= count)
         return self.events(*kinds)[-1]
 
 
-class Desk:
+class Frame:
     """Somebody who asks agents, and hears what comes back."""
 
     def __init__(self, relay: RelayCore) -> None:
@@ -122,7 +121,7 @@ class Desk:
         """Ask, and return what was answered."""
         before = len(self.replies)
         await self.send(text, agent, **more)
-        await eventually(lambda: len(self.replies) > before)
+        await until(lambda: len(self.replies) > before)
         return str(self.replies[before].payload["content"])
 
     @property
@@ -141,21 +140,3 @@ class Desk:
         """Return what the trace of a message says of its successes."""
         spans = await self.relay.trace(message_id)
         return [outcome["detail"] for span in spans for outcome in span.outcomes or () if outcome.get("detail")]
-
-
-async def eventually(holds: Callable[[], bool]) -> None:
-    """Wait for what another process is about to do, however busy the machine is."""
-    for _ in range(4000):
-        if holds():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it did not come about")
-
-
-def is_gone(pid: int) -> bool:
-    """Tell whether a process has ended; one that nobody has buried yet has."""
-    try:
-        os.kill(pid, 0)
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] in (b"Z", b"X")
-    except (ProcessLookupError, FileNotFoundError):
-        return True

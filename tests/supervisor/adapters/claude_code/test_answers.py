@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from relay_core import Binding, CircuitState, RateLimitConfig, RelayConfig, ReliabilityConfig
 from relay_core.config import BackpressureConfig
-from relay_core.subjects import subject_hash
+from relay_core.messages.subjects import subject_hash
 from relay_core.testing import FakeClock
 from relay_supervisor.adapters.claude_code.answer import KEPT_CHARS, LONGEST_PAUSE_SECS, beginning
-from tests.core.sample_adapter import SampleAdapter
-from tests.supervisor.adapters.claude_code.bench import DESK, Bench, Desk, eventually
+from tests.kit.adapters import SampleAdapter
+from tests.kit.waiting import advance_until, until
+from tests.supervisor.adapters.claude_code.bench import DESK, Bench, Frame
 
 PERSON = "relay.human.chat.c.1"
 SLOW = "relay.test.slow"
@@ -30,24 +30,14 @@ SMALL = RelayConfig(
 )
 
 
-def refusals(desk: Desk) -> int:
+def refusals(desk: Frame) -> int:
     return sum(desk.relay.metrics().refusals.values())
 
 
-async def refused(desk: Desk, count: int = 1) -> None:
+async def refused(desk: Frame, count: int = 1) -> None:
     """Wait until an answer has been refused."""
-    await eventually(lambda: refusals(desk) >= count)
+    await until(lambda: refusals(desk) >= count)
     await asyncio.sleep(0)
-
-
-async def advance_until(clock: FakeClock, holds: Callable[[], bool]) -> None:
-    """Let time pass as long as that takes, in steps that leave room for what they cause."""
-    for _ in range(400):
-        if holds():
-            return
-        clock.advance(5)
-        await asyncio.sleep(0.01)
-    raise AssertionError("it did not come about")
 
 
 async def test_an_answer_waits_for_an_open_breaker(bench: Bench, clock: FakeClock) -> None:
@@ -59,7 +49,7 @@ async def test_an_answer_waits_for_an_open_breaker(bench: Bench, clock: FakeCloc
         await refused(desk, 2)
         assert await desk.letters() == []
         desk.relay.reset_breaker(DESK)
-        await advance_until(clock, lambda: bool(desk.replies))
+        await advance_until(clock, lambda: bool(desk.replies), step_secs=5)
         await desk.relay.idle()
         assert desk.contents == ["echo: hello"]
         assert await desk.letters() == []
@@ -71,7 +61,7 @@ async def test_an_answer_waits_for_its_rate(bench: Bench, clock: FakeClock) -> N
         await desk.ask("one")
         await desk.send("two")
         await refused(desk)
-        await advance_until(clock, lambda: desk.contents == ["echo: one", "echo: two"])
+        await advance_until(clock, lambda: desk.contents == ["echo: one", "echo: two"], step_secs=5)
         assert desk.relay.metrics().refusals.keys() == {"rate_limited"}
 
 
@@ -83,7 +73,9 @@ async def test_an_answer_waits_for_room(bench: Bench, clock: FakeClock) -> None:
         await refused(desk)
         (claimed,) = await desk.relay.claim(SLOW)
         await desk.relay.complete(SLOW, claimed.id)
-        await advance_until(clock, lambda: any(box.depth for box in desk.relay.mailboxes() if box.subject == SLOW))
+        await advance_until(
+            clock, lambda: any(box.depth for box in desk.relay.mailboxes() if box.subject == SLOW), step_secs=5
+        )
         (answer,) = await desk.relay.inbox(SLOW)
         assert answer.payload["content"] == "echo: hello"
         assert desk.relay.metrics().refusals.keys() == {"backpressure"}
@@ -101,7 +93,7 @@ async def test_an_answer_waits_for_a_disk_that_refuses(bench: Bench, clock: Fake
             await asyncio.sleep(0.01)
         assert desk.replies == []
         away.rename(mailbox)
-        await advance_until(clock, lambda: desk.contents == ["echo: hello"])
+        await advance_until(clock, lambda: desk.contents == ["echo: hello"], step_secs=5)
         await desk.relay.idle()
         assert await desk.letters() == []
 
@@ -118,7 +110,7 @@ async def test_an_answer_that_nobody_takes_in_time_is_a_failure_that_keeps_its_b
         desk.relay.force_breaker(DESK, CircuitState.OPEN, "for the test")
         await desk.send("hello", budget=budget)
         await refused(desk)
-        await advance_until(clock, lambda: desk.relay.adapters()[0].failed == 1)
+        await advance_until(clock, lambda: desk.relay.adapters()[0].failed == 1, step_secs=5)
         assert waits <= clock.monotonic() - began <= waits + LONGEST_PAUSE_SECS
         ((code, reason),) = await desk.letters()
         assert code == "adapter_failed"
@@ -140,12 +132,12 @@ async def test_what_is_kept_of_an_answer_shows_no_secret(bench: Bench, clock: Fa
     async with bench.run(clock=clock, turnTimeoutSecs=60) as desk:
         await desk.relay.remove_adapter("claude")
         await desk.relay.add_adapter(
-            bench.adapter(turnTimeoutSecs=60), conceal=lambda text: text.replace("sesame", "***")
+            bench.adapter(turnTimeoutSecs=60), redact=lambda text: text.replace("sesame", "***")
         )
         desk.relay.force_breaker(DESK, CircuitState.OPEN, "for the test")
         await desk.send("the word is sesame")
         await refused(desk)
-        await advance_until(clock, lambda: desk.relay.adapters()[0].failed == 1)
+        await advance_until(clock, lambda: desk.relay.adapters()[0].failed == 1, step_secs=5)
         ((_, reason),) = await desk.letters()
         assert "begins: echo: the word is ***" in reason
 
@@ -188,7 +180,7 @@ class Chat(SampleAdapter):
         return [payload["content"] for payload in self.got if isinstance(payload, dict)]
 
 
-async def ask_for(desk: Desk, sender: str, *bindings: Binding) -> tuple[Chat, list[str]]:
+async def ask_for(desk: Frame, sender: str, *bindings: Binding) -> tuple[Chat, list[str]]:
     """Have an agent answer to a person; return the platform, and the signals that reached the person."""
     chat, signals = Chat(), list[str]()
     await desk.relay.add_adapter(chat)
@@ -209,14 +201,14 @@ async def test_a_person_who_is_not_bound_gets_neither_answer_nor_progress(bench:
         assert reason.endswith("(not_bound)")
         assert signals == []
         if sender == PERSON:  # the bus tells that it failed: without a word of the answer
-            await eventually(lambda: len(chat.heard) == 1)
+            await until(lambda: len(chat.heard) == 1)
         assert "echo: hello" not in f"{chat.heard}"
 
 
 async def test_a_person_who_is_bound_gets_both(bench: Bench) -> None:
     async with bench.run() as desk:
         chat, signals = await ask_for(desk, DESK, Binding(chat=PERSON, agent="relay.agent.a", start="both"))
-        await eventually(lambda: bool(chat.heard))
+        await until(lambda: bool(chat.heard))
         assert chat.heard == ["echo: hello"]
         assert signals == ["typing", "progress", "typing"]
         assert await desk.letters() == []

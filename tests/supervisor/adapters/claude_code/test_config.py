@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from relay_core.adapter_shape import read_shape
+from relay_core.adapters.validation import read_shape
 from relay_supervisor.adapters.claude_code.adapter import ClaudeCodeAdapter
 from relay_supervisor.adapters.claude_code.config import ClaudeCodeConfig
 

@@ -10,7 +10,9 @@ import pytest
 
 from relay_core import CircuitBreakerConfig, CircuitState, RateLimitConfig, RelayConfig, RelayError, ReliabilityConfig
 from relay_core.testing import FakeClock
-from tests.supervisor.adapters.claude_code.bench import Bench, eventually, is_gone
+from tests.kit.processes import is_gone
+from tests.kit.waiting import until
+from tests.supervisor.adapters.claude_code.bench import Bench
 
 FAULTS = {
     "error result": ("!error", "(error_during_execution)"),
@@ -57,10 +59,10 @@ async def test_a_platform_that_refuses_before_anything_was_done_is_asked_again(b
     async with bench.run(clock=clock) as desk:
         await desk.send("!limit once")
         await bench.until("turn_end")
-        await eventually(lambda: "asked again" in (desk.relay.adapters()[0].last_error or ""))
+        await until(lambda: "asked again" in (desk.relay.adapters()[0].last_error or ""))
         assert await desk.letters() == []
         clock.advance(61)
-        await eventually(lambda: desk.contents == ["no limit any more"])
+        await until(lambda: desk.contents == ["no limit any more"])
         assert len(bench.prompts) == 2
 
 
@@ -69,9 +71,9 @@ async def test_a_message_that_expires_before_the_platform_may_be_asked_again_fai
 ) -> None:
     async with bench.run(clock=clock) as desk:
         await desk.send("!limit", budget={"ttl": clock.now_ms() + 10_000})
-        await eventually(lambda: "asked again" in (desk.relay.adapters()[0].last_error or ""))
+        await until(lambda: "asked again" in (desk.relay.adapters()[0].last_error or ""))
         clock.advance(12)
-        await eventually(lambda: len(desk.failures) == 1)
+        await until(lambda: len(desk.failures) == 1)
         assert [code for code, _ in await desk.letters()] == ["expired"]
         assert len(bench.prompts) == 1
 
@@ -124,7 +126,7 @@ async def test_a_disk_that_does_not_take_the_sessions_id_fails_that_delivery_alo
         ((code, reason),) = await desk.letters()
         assert code == "adapter_failed"
         assert "the session could not be written down" in reason
-        await eventually(lambda: is_gone(bench.starts[0]["pid"]))
+        await until(lambda: is_gone(bench.starts[0]["pid"]))
         path.rmdir()
         assert await desk.ask("hello") == "echo: hello"
         assert path.is_file()

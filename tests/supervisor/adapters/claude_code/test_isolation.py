@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from relay_core import Envelope
-from relay_core.envelope import Budget
+from relay_core.messages.envelope import Budget
 from relay_supervisor.adapters.claude_code.prompt import write_prompt
 from tests.supervisor.adapters.claude_code.bench import DESK, Bench
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from relay_core.testing import FakeClock
-from tests.supervisor.adapters.claude_code.bench import Bench, Desk, eventually, is_gone
+from tests.kit.processes import is_gone
+from tests.kit.waiting import until
+from tests.supervisor.adapters.claude_code.bench import Bench, Frame
 
 
-async def one_failure(desk: Desk) -> str:
-    await eventually(lambda: bool(desk.replies))
+async def one_failure(desk: Frame) -> str:
+    await until(lambda: bool(desk.replies))
     await desk.relay.idle()
     assert len(desk.replies) == len(desk.failures) == 1
     ((code, reason),) = await desk.letters()
@@ -43,7 +45,7 @@ async def test_a_program_that_hears_nothing_is_gone_all_the_same_with_what_it_st
     async with bench.run(clock=clock, turnTimeoutSecs=60) as desk:
         await desk.send("!grandchild deaf")
         deaf = await bench.until("deaf")
-        await eventually((bench.data_dir / "adapters" / "claude" / "session-a.json").exists)
+        await until((bench.data_dir / "adapters" / "claude" / "session-a.json").exists)
         clock.advance(61)
         assert "(timeout)" in await one_failure(desk)
         assert is_gone(deaf["pid"])

@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from relay_supervisor.adapters.claude_code import launcher
-from tests.supervisor.adapters.claude_code.bench import DESK, Bench, eventually, is_gone
+from tests.kit.processes import is_gone
+from tests.kit.waiting import until
+from tests.supervisor.adapters.claude_code.bench import DESK, Bench
 
 REPOSITORY = Path(__file__).parents[4]
 
@@ -50,7 +52,7 @@ async def test_a_stop_ends_a_turn_its_program_and_its_stubborn_grandchild(bench:
         assert is_gone(grandchild["pid"])
         assert is_gone(grandchild["parent"])
         assert [code for code, _ in await desk.letters()] == ["interrupted"]
-        await eventually(lambda: len(desk.failures) == 1)
+        await until(lambda: len(desk.failures) == 1)
         assert bench.events("interrupt")
 
 
@@ -69,7 +71,7 @@ async def test_a_program_that_crashes_takes_its_grandchild_with_it(bench: Bench)
         await desk.send("!grandchild")
         grandchild = await bench.until("grandchild")
         os.kill(grandchild["parent"], signal.SIGKILL)
-        await eventually(lambda: bool(desk.failures))
+        await until(lambda: bool(desk.failures))
         assert is_gone(grandchild["pid"])
         assert "exit code 137" in desk.failures[0]
 
@@ -79,8 +81,8 @@ async def test_a_launcher_that_is_killed_takes_the_program_with_it(bench: Bench)
         await desk.send("!deaf")
         deaf = await bench.until("deaf")
         os.kill(parent_of(deaf["pid"]), signal.SIGKILL)
-        await eventually(lambda: is_gone(deaf["pid"]))
-        await eventually(lambda: len(desk.failures) == 1)
+        await until(lambda: is_gone(deaf["pid"]))
+        await until(lambda: len(desk.failures) == 1)
 
 
 @pytest.mark.usefixtures("hasty")
@@ -93,7 +95,7 @@ async def test_a_stop_while_the_program_starts_leaves_nothing(bench: Bench) -> N
     pid = bench.directory / "pid"
     async with bench.run(cliPath=str(slow)) as desk:
         await desk.send("hello")
-        await eventually(lambda: pid.exists() and pid.read_text() != "")
+        await until(lambda: pid.exists() and pid.read_text() != "")
         await desk.relay.remove_adapter("claude", drain_timeout=0.0)
         assert is_gone(int(pid.read_text()))
 
@@ -106,9 +108,9 @@ async def test_a_killed_supervisor_leaves_no_process_and_the_turn_is_parked_not_
         launcher = parent_of(bench.starts[0]["pid"])
         process.kill()
         await process.wait()
-        await eventually(lambda: is_gone(about["pid"]) and is_gone(bench.starts[0]["pid"]) and is_gone(launcher))
+        await until(lambda: is_gone(about["pid"]) and is_gone(bench.starts[0]["pid"]) and is_gone(launcher))
     async with bench.run() as desk:
-        await eventually(lambda: len(desk.replies) == 1)
+        await until(lambda: len(desk.replies) == 1)
         ((code, _),) = await desk.letters()
         assert code == "interrupted"
         (notice,) = desk.replies
@@ -156,7 +158,7 @@ async def test_the_end_of_its_input_ends_a_program_that_does_not_care(tmp_path: 
     process = await asyncio.create_subprocess_exec(
         *LAUNCH[:-1], hasty, "-c", SLEEPER.format(mark), env=plan("/bin/sh"), stdin=PIPE
     )
-    await eventually(lambda: mark.exists() and mark.read_text() != "")
+    await until(lambda: mark.exists() and mark.read_text() != "")
     assert process.stdin is not None
     process.stdin.close()
     assert await process.wait() == 128 + signal.SIGTERM
@@ -176,9 +178,9 @@ async def test_the_end_of_its_parent_ends_a_program_whose_input_stays_open(tmp_p
         env=plan("/bin/sh"),
         stdin=PIPE,
     )
-    await eventually(lambda: mark.exists() and mark.read_text() != "")
+    await until(lambda: mark.exists() and mark.read_text() != "")
     ready.touch()
     assert await parent.wait() == 0
-    await eventually(lambda: is_gone(int(mark.read_text())))
+    await until(lambda: is_gone(int(mark.read_text())))
     assert parent.stdin is not None
     parent.stdin.close()

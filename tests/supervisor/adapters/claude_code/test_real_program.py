@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.supervisor.adapters.claude_code.api import MessagesApi, serve_api
-from tests.supervisor.adapters.claude_code.bench import Bench, eventually, is_gone
+from tests.kit.processes import is_gone
+from tests.kit.servers.claude_api import MessagesApi, serve_api
+from tests.kit.waiting import until
+from tests.supervisor.adapters.claude_code.bench import Bench
 
 SDK = find_spec("claude_agent_sdk")
 PROGRAM = Path(SDK.origin or "").parent / "_bundled" / "claude" if SDK is not None else Path("none")
@@ -86,7 +88,7 @@ async def test_what_an_allowed_tool_leaves_running_ends_with_the_adapter(bench: 
     api.answers = [{"type": "tool_use", "id": "t1", "name": "Bash", "input": {"command": command}}]
     async with bench.run(agents(bench, api, allowedTools=["Bash"]), cliPath=str(PROGRAM)) as desk:
         assert await desk.ask("run it") == "pong"
-        await eventually(lambda: pid.exists() and pid.read_text() != "")
+        await until(lambda: pid.exists() and pid.read_text() != "")
         left = int(pid.read_text())
         assert not is_gone(left)
         assert os.getpgid(left) == left

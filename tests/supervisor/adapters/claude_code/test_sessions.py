@@ -12,7 +12,9 @@ import pytest
 
 from relay_core.testing import FakeClock
 from relay_supervisor.adapters.claude_code.memory import SessionMemory
-from tests.supervisor.adapters.claude_code.bench import Bench, eventually, is_gone
+from tests.kit.processes import is_gone
+from tests.kit.waiting import until
+from tests.supervisor.adapters.claude_code.bench import Bench
 
 
 async def test_a_program_is_kept_between_turns(bench: Bench) -> None:
@@ -45,7 +47,7 @@ async def test_the_session_is_on_disk_as_soon_as_it_is_known(bench: Bench) -> No
     async with bench.run() as desk:
         await desk.send(f"!wait {gate}")
         path = bench.data_dir / "adapters" / "claude" / "session-a.json"
-        await eventually(path.exists)
+        await until(path.exists)
         assert json.loads(path.read_text())["sessionId"] == bench.starts[0]["session"]
         gate.touch()
         await desk.relay.idle()
@@ -105,7 +107,7 @@ async def test_an_idle_program_is_closed_and_the_next_turn_resumes(bench: Bench,
         clock.advance(599)
         assert not is_gone(bench.starts[0]["pid"])
         clock.advance(2)
-        await eventually(lambda: is_gone(bench.starts[0]["pid"]))
+        await until(lambda: is_gone(bench.starts[0]["pid"]))
         assert len(bench.starts) == 1
         assert await desk.ask("three") == "echo: three"
         assert bench.starts[1]["resume"] == bench.starts[0]["session"]
@@ -115,7 +117,7 @@ async def test_a_program_that_died_between_turns_is_started_anew(bench: Bench) -
     async with bench.run() as desk:
         await desk.ask("one")
         os.kill(bench.starts[0]["pid"], signal.SIGKILL)
-        await eventually(lambda: is_gone(bench.starts[0]["pid"]))
+        await until(lambda: is_gone(bench.starts[0]["pid"]))
         answers = [await desk.ask("two"), await desk.ask("three")]
         assert answers[-1] == "echo: three"
         assert bench.prompts.count("two") <= 1
@@ -130,7 +132,7 @@ async def test_a_reload_lets_the_turn_end_and_goes_on_in_its_session(bench: Benc
         new = bench.adapter({name: bench.agent() for name in "ab"})
         async with asyncio.TaskGroup() as group:
             group.create_task(desk.relay.replace_adapter(new))
-            await eventually(lambda: len(desk.relay.adapters()[0].patterns) == 2)
+            await until(lambda: len(desk.relay.adapters()[0].patterns) == 2)
             assert await desk.ask("meanwhile", "b") == "echo: meanwhile"
             gate.touch()
         await desk.relay.idle()
@@ -148,7 +150,7 @@ async def test_an_idle_program_of_the_old_config_is_gone_before_the_new_one_resu
         new = bench.adapter({name: bench.agent() for name in "abc"})
         async with asyncio.TaskGroup() as group:
             group.create_task(desk.relay.replace_adapter(new))
-            await eventually(lambda: len(desk.relay.adapters()[0].patterns) == 3)
+            await until(lambda: len(desk.relay.adapters()[0].patterns) == 3)
             assert await desk.ask("two", "a") == "echo: two"
             assert_one_after_the_other(bench, bench.starts[0], bench.starts[2])
             gate.touch()
@@ -171,7 +173,7 @@ async def test_no_more_than_max_concurrent_agents_have_a_turn_while_the_config_i
         new = bench.adapter({name: bench.agent() for name in "abcd"}, maxConcurrent=1)
         async with asyncio.TaskGroup() as group:
             group.create_task(desk.relay.replace_adapter(new))
-            await eventually(lambda: len(desk.relay.adapters()[0].patterns) == 4)
+            await until(lambda: len(desk.relay.adapters()[0].patterns) == 4)
             for name in "bc":
                 await desk.send("hello", name)
             gate.touch()

@@ -10,7 +10,8 @@ import pytest
 from relay_core import Envelope, SignalType
 from relay_core.testing import FakeClock
 from relay_supervisor.adapters.claude_code.answer import PROGRESS_SECS
-from tests.supervisor.adapters.claude_code.bench import DESK, Bench, Desk, eventually
+from tests.kit.waiting import until
+from tests.supervisor.adapters.claude_code.bench import DESK, Bench, Frame
 
 
 async def test_a_message_is_answered_with_its_correlation_id(bench: Bench) -> None:
@@ -33,7 +34,7 @@ async def test_without_a_correlation_id_it_is_the_messages_id(bench: Bench) -> N
 async def test_the_answer_has_the_message_as_its_parent_so_hops_and_ancestors_count(bench: Bench) -> None:
     async with bench.run() as desk:
         message_id = await desk.send("hello", budget={"maxHops": 4, "callBudgetRemaining": 6})
-        await eventually(lambda: len(desk.replies) == 1)
+        await until(lambda: len(desk.replies) == 1)
         (reply,) = desk.replies
         assert reply.parent_id == message_id
         assert reply.budget.hop_count == 2
@@ -63,17 +64,17 @@ async def test_of_much_progress_the_latest_is_told_in_time(bench: Bench, clock: 
     async with bench.run(clock=clock) as desk:
         await desk.send(f"!talk {gate}")
         await bench.until("talked")
-        await eventually(lambda: len(told(desk)) == 1)
+        await until(lambda: len(told(desk)) == 1)
         for _ in range(100):  # all that it has said lies in the pipe: let it be read
             await asyncio.sleep(0)
         clock.advance(PROGRESS_SECS)
-        await eventually(lambda: len(told(desk)) == 2)
+        await until(lambda: len(told(desk)) == 2)
         gate.touch()
         await desk.relay.idle()
         assert told(desk) == ["first", "uses Read"]
 
 
-def told(desk: Desk) -> list[str]:
+def told(desk: Frame) -> list[str]:
     return [signal.data["text"] for signal in desk.signals if signal.type == SignalType.PROGRESS]
 
 
@@ -149,25 +150,25 @@ async def test_what_waits_for_a_slot_was_not_begun(bench: Bench) -> None:
         await desk.relay.idle()
 
 
-def begun(desk: Desk) -> dict[str, int]:
+def begun(desk: Frame) -> dict[str, int]:
     """Return how many messages each agent has in hand."""
     return {
         box.subject: box.claimed for box in desk.relay.mailboxes() if box.subject.startswith("relay.adapter.claude.")
     }
 
 
-async def pass_by(desk: Desk) -> None:
+async def pass_by(desk: Frame) -> None:
     """Have other messages go all the way, so that what can begin has begun."""
     for number in range(5):
         await desk.relay.publish(DESK, {"content": number}, sender="relay.test.other")
-        await eventually(lambda number=number: number in desk.contents)  # type: ignore[misc]
+        await until(lambda number=number: number in desk.contents)  # type: ignore[misc]
     desk.replies.clear()
 
 
 async def test_an_answer_reaches_another_agent_of_the_same_adapter(bench: Bench) -> None:
     async with bench.run({name: bench.agent() for name in "ab"}) as desk:
         await desk.send("hello", "a", reply_to="relay.agent.b")
-        await eventually(lambda: bench.prompts == ["hello", "echo: hello"])
+        await until(lambda: bench.prompts == ["hello", "echo: hello"])
         await desk.relay.idle()
         assert await desk.letters() == []
 
@@ -244,7 +245,7 @@ async def test_what_a_background_task_says_into_the_next_turn_is_not_that_turns(
         assert await desk.ask(f"!linger {gate}") == "answered"
         await bench.until("lingers")
         await desk.send("!wordless")
-        await eventually(lambda: len(desk.signals) == 3)  # it has been begun
+        await until(lambda: len(desk.signals) == 3)  # it has been begun
         gate.touch()
         await desk.relay.idle()
         assert desk.contents == ["answered", "(the agent ended its turn without a text)"]
@@ -259,7 +260,7 @@ async def test_a_replayed_message_is_answered_anew(bench: Bench) -> None:
         (letter,) = await desk.relay.dead_letters()
         plan = await desk.relay.plan_replay([letter.message_id])
         await desk.relay.run_replay(plan.id)
-        await eventually(lambda: len(desk.replies) == 2)
+        await until(lambda: len(desk.replies) == 2)
         assert desk.contents[1] == "accepted"
 
 
@@ -277,5 +278,5 @@ async def test_a_replay_whose_first_answer_nobody_took_is_answered_anew(bench: B
         await desk.relay.subscribe("relay.test.late", hear)
         plan = await desk.relay.plan_replay([message_id])
         await desk.relay.run_replay(plan.id)
-        await eventually(lambda: late == ["echo: hello"])
+        await until(lambda: late == ["echo: hello"])
         assert [code for code, _ in await desk.letters()] == ["no_match"]

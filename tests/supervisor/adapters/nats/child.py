@@ -14,7 +14,8 @@ import orjson
 from relay_core import RelayCore
 from relay_supervisor.adapters.nats.adapter import NatsAdapter
 from relay_supervisor.adapters.nats.config import NatsConfig
-from tests.supervisor.adapters.nats.server import RELAXED, until
+from tests.kit.servers.nats import RELAXED
+from tests.kit.waiting import until
 
 
 async def main(data_dir: Path, config: NatsConfig) -> None:

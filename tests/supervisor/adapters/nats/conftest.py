@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.supervisor.adapters.nats.server import NatsServer, running_server
+from tests.kit.servers.nats import NatsServer, running_server
 
 
 @pytest.fixture

@@ -13,8 +13,9 @@ import pytest
 from relay_core import Envelope, RelayConfig, RelayCore
 from relay_supervisor.adapters.nats.adapter import NatsAdapter
 from relay_supervisor.adapters.nats.config import NatsConfig
-from tests.core.sample_adapter import SampleAdapter, refuse
-from tests.supervisor.adapters.nats.server import RELAXED, NatsServer, Side, config, settled, side, until
+from tests.kit.adapters import SampleAdapter, refuse
+from tests.kit.servers.nats import RELAXED, NatsServer, Side, config, settled, side
+from tests.kit.waiting import until
 
 
 async def test_a_message_arrives_at_the_other_relay_once(server: NatsServer, tmp_path: Path) -> None:
@@ -378,7 +379,7 @@ async def test_what_broken_rules_deny_comes_again_when_they_are_repaired(server:
 
         assert "1 rules broken" in two.detail
         rules.write_text("[]")
-        await asyncio.to_thread(two.relay.bus.access.load)
+        two.relay.reload()
 
         await until(lambda: any(box.depth for box in two.relay.mailboxes()))
 

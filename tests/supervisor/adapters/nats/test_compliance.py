@@ -7,7 +7,7 @@ from nats.js.api import StreamConfig
 
 from relay_core.testing import check_adapter
 from relay_supervisor.adapters.nats.adapter import NatsAdapter
-from tests.supervisor.adapters.nats.server import NatsServer, StuckProxy, config
+from tests.kit.servers.nats import NatsServer, StuckProxy, config
 
 
 @pytest.mark.parametrize("lanes", [1, 8])

@@ -14,7 +14,8 @@ from nats.aio.msg import Msg
 from relay_core import RelayError
 from relay_core.testing import FakeClock
 from relay_supervisor.adapters.nats.position import Position, read_position, write_position
-from tests.supervisor.adapters.nats.server import NatsServer, Side, config, settled, side, until
+from tests.kit.servers.nats import NatsServer, Side, config, settled, side
+from tests.kit.waiting import until
 
 
 async def add_consumer(client: Client, name: str, **settings: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from relay_core.envelope import Budget, Envelope
+from relay_core.messages.envelope import Budget, Envelope
 from relay_core.testing import FakeClock
 from relay_supervisor.adapters.nats.config import NatsConfig
 from relay_supervisor.adapters.nats.crossing import UNREADABLE, Incoming, Outgoing, Poison, has_come_round, pack, unpack

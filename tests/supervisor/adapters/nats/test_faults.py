@@ -19,7 +19,7 @@ from relay_core import RelayError
 from relay_core.testing import FakeClock
 from relay_supervisor.adapters.nats.adapter import NatsAdapter
 from relay_supervisor.adapters.nats.config import NatsConfig
-from tests.supervisor.adapters.nats.server import (
+from tests.kit.servers.nats import (
     NatsServer,
     PausingProxy,
     Side,
@@ -30,8 +30,8 @@ from tests.supervisor.adapters.nats.server import (
     running_server,
     side,
     talking_server,
-    until,
 )
+from tests.kit.waiting import until
 
 TOKEN = "hunter22-token"
 
@@ -429,7 +429,7 @@ async def test_a_full_stream_is_asked_again_and_the_status_says_so(server: NatsS
 
 
 async def test_without_the_library_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("client", "imports", "link", "login", "stream"):
+    for name in ("client", "connection", "imports", "login", "stream"):
         monkeypatch.delitem(sys.modules, f"relay_supervisor.adapters.nats.{name}", raising=False)
         monkeypatch.delattr(f"relay_supervisor.adapters.nats.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "nats.aio.client", None)

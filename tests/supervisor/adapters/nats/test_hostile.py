@@ -6,16 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.supervisor.adapters.nats.server import (
-    NatsServer,
-    StuckProxy,
-    config,
-    export_only,
-    publish_raw,
-    settled,
-    side,
-    until,
-)
+from tests.kit.servers.nats import NatsServer, StuckProxy, config, export_only, publish_raw, settled, side
+from tests.kit.waiting import until
 
 
 @pytest.mark.parametrize(

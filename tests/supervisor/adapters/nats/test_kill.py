@@ -14,9 +14,9 @@ import orjson
 
 from relay_core import RelayCore
 from relay_supervisor.adapters.nats.config import NatsConfig
-from tests.supervisor.adapters.nats.server import RELAXED, NatsServer, StuckProxy, config, side, until
-
-ROOT = Path(__file__).parents[4]
+from tests.kit import ROOT
+from tests.kit.servers.nats import RELAXED, NatsServer, StuckProxy, config, side
+from tests.kit.waiting import until
 
 
 @asynccontextmanager

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from relay_core import RelayError
-from tests.supervisor.adapters.nats.keys import Key, creds_file, jwt_server
-from tests.supervisor.adapters.nats.server import NatsServer, config, config_for, running_server, side, talking_server
+from tests.kit.servers.nats import NatsServer, config, config_for, running_server, side, talking_server
+from tests.kit.servers.nats_keys import Key, creds_file, jwt_server
 
 TOKEN = "hunter22-token"
 INFO = (

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from relay_core import RelayCore
-from relay_core.bindings import Binding
+from relay_core.rules.bindings import Binding
 from relay_supervisor.adapters.telegram.adapter import TelegramAdapter
 from relay_supervisor.adapters.telegram.config import TelegramConfig
 

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from relay_core import AdapterState, Envelope, RelayConfig, RelayCore
-from relay_core.bindings import Binding
 from relay_core.clock import Clock, SystemClock, Timer
+from relay_core.rules.bindings import Binding
 from relay_supervisor.adapters.telegram.adapter import TelegramAdapter
 from relay_supervisor.adapters.telegram.config import TelegramConfig
-from tests.core.sample_adapter import eventually
-from tests.supervisor.adapters.telegram.server import BotServer
+from tests.kit.servers.telegram import BotServer
+from tests.kit.waiting import until
 
 AGENT = "relay.agent.backend"
 ADA = 7
@@ -63,7 +63,7 @@ class Bridge:
 
     async def mail(self, count: int) -> list[Envelope]:
         """Return what the agent has got, once it is so much."""
-        await eventually(lambda: self._depth() >= count)
+        await until(lambda: self._depth() >= count)
         return await self.relay.inbox(AGENT, 1000)
 
     def _depth(self) -> int:
@@ -76,7 +76,7 @@ class Bridge:
         return next(one for one in self.relay.adapters() if one.id == "tg")
 
     async def until(self, state: str) -> AdapterState:
-        await eventually(lambda: self.state().state == state)
+        await until(lambda: self.state().state == state)
         return self.state()
 
 

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay_core.payload import Attachment
+from relay_core.messages.payload import Attachment
 from relay_core.testing import FakeClock
 from relay_supervisor.adapters.telegram.api import Api
 from relay_supervisor.adapters.telegram.attachments import AttachmentRefused, Attachments, safe_name, type_of
 from relay_supervisor.adapters.telegram.config import TelegramConfig
+from tests.kit.servers.telegram import TOKEN, BotServer
 from tests.supervisor.adapters.telegram.conftest import ADA, FastClock, bridge
-from tests.supervisor.adapters.telegram.server import TOKEN, BotServer
 
 PDF = {"file_id": "f1", "file_name": "../../etc/plan\x00.pdf", "mime_type": "text/html", "file_size": 5}
 

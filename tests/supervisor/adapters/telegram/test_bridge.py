@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from relay_core.bindings import Binding
-from tests.core.sample_adapter import eventually
+from relay_core.rules.bindings import Binding
+from tests.kit.servers.telegram import USERNAME, BotServer
+from tests.kit.waiting import until
 from tests.supervisor.adapters.telegram.conftest import ADA, AGENT, CHAT, GROUP, ROOM, FastClock, bridge
-from tests.supervisor.adapters.telegram.server import USERNAME, BotServer
 
 
 async def test_a_message_reaches_the_bound_agent_in_the_standard_shape(server: BotServer, data_dir: Path) -> None:
@@ -99,7 +99,7 @@ async def test_what_is_not_heard(server: BotServer, data_dir: Path, chat: int, u
         server.send(ADA, "heard")
         [only] = await here.mail(1)
         assert only.payload["content"] == "heard"
-        await eventually(lambda: server.unconfirmed == [])
+        await until(lambda: server.unconfirmed == [])
         assert server.sent == []
 
 
@@ -110,7 +110,7 @@ async def test_who_is_denied_can_be_told_once_a_minute(server: BotServer, data_d
         server.send(ADA, "heard")
         await here.mail(1)
         await server.wait_sent(1)
-        await eventually(lambda: server.unconfirmed == [])
+        await until(lambda: server.unconfirmed == [])
         [told] = server.sent
         assert told["chat_id"] == 8
         assert "Your user id is 8" in told["text"]

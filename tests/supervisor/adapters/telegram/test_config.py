@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from relay_supervisor.adapters.telegram.config import TelegramConfig
-from tests.supervisor.adapters.telegram.server import TOKEN
+from tests.kit.servers.telegram import TOKEN
 
 
 def test_nobody_is_allowed_unless_listed() -> None:

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from aiohttp import ClientSession
 
 from relay_core.testing import FakeClock, check_adapter
 from relay_supervisor.adapters.telegram.adapter import TelegramAdapter
-from relay_supervisor.adapters.telegram.api import _read_answer
-from relay_supervisor.adapters.telegram.errors import TooMany
-from tests.core.sample_adapter import eventually
+from relay_supervisor.adapters.telegram.api import RateLimited, _read_response
+from tests.kit.servers.telegram import BotServer
+from tests.kit.waiting import until
 from tests.supervisor.adapters.telegram.conftest import ADA, AGENT, CHAT, FastClock, bridge, make_config
-from tests.supervisor.adapters.telegram.server import BotServer
 
 
 async def test_it_keeps_the_rules_of_the_seam(server: BotServer) -> None:
@@ -37,7 +37,7 @@ async def test_it_keeps_the_rules_of_the_seam(server: BotServer) -> None:
         pytest.param("chat_not_found", "(chat_not_found)", 0, id="no such chat"),
         pytest.param("migrated", "relay.human.telegram.tg.group.-100999", 0, id="the group has another id"),
         pytest.param("500", "may have been sent", 0, id="500"),
-        pytest.param("garbage", "is not the Bot API", 0, id="malformed answer"),
+        pytest.param("garbage", "is not the Bot API's", 0, id="malformed answer"),
         pytest.param("cut", "may have been sent", 1, id="cut mid-body"),
         pytest.param("slow", "in time", 0, id="slow"),
         pytest.param("dribble", "in time", 0, id="an answer that never ends"),
@@ -124,7 +124,7 @@ async def test_mail_waits_while_the_platform_is_down(server: BotServer, data_dir
 
 async def test_a_message_that_finds_no_network_is_asked_again(server: BotServer, data_dir: Path) -> None:
     async with bridge(server, data_dir, FastClock()) as here:
-        await eventually(lambda: server.polls == 1)
+        await until(lambda: server.polls == 1)
         await server.down()
         # Not noticed by the poller yet, as far as the bus knows.
         result = await here.relay.publish(CHAT, {"content": "hello"}, sender=AGENT)
@@ -141,7 +141,7 @@ async def test_a_message_that_finds_no_network_is_asked_again(server: BotServer,
     [
         pytest.param("401", "error", "@BotFather", id="revoked"),
         pytest.param("500", "disconnected", "tried again", id="500"),
-        pytest.param("garbage", "disconnected", "not the Bot API", id="malformed answer"),
+        pytest.param("garbage", "disconnected", "not the Bot API's", id="malformed answer"),
         pytest.param("cut", "disconnected", "broke", id="cut mid-body"),
     ],
 )
@@ -151,19 +151,19 @@ async def test_a_poll_that_fails_is_the_adapters_status_until_it_works(
     async with bridge(server, data_dir, FastClock()) as here:
         server.misbehave(fault, "getUpdates")
         server.send(ADA, "during the fault")
-        await eventually(lambda: remedy in (here.state().detail or ""))
+        await until(lambda: remedy in (here.state().detail or ""))
         assert here.state().state == state
         server.behave()
         [only] = await here.mail(1)
         assert only.payload["content"] == "during the fault"
-        await eventually(lambda: (here.state().state, here.state().detail) == ("connected", None))
+        await until(lambda: (here.state().state, here.state().detail) == ("connected", None))
         assert len(await here.mail(1)) == 1
 
 
 async def test_a_429_while_polling_is_waited_out(server: BotServer, data_dir: Path, clock: FakeClock) -> None:
     async with bridge(server, data_dir, clock) as here:
         polls = count(server, "getUpdates")
-        await eventually(lambda: server.polls == 1)
+        await until(lambda: server.polls == 1)
         server.misbehave("429", "getUpdates")
         before = polls()
         server.send(ADA, "hello")  # ends the poll that is being held
@@ -174,7 +174,7 @@ async def test_a_429_while_polling_is_waited_out(server: BotServer, data_dir: Pa
         await here.answer("it can still send")
         assert (polls(), here.state().state) == (before + 1, "connected")
         clock.advance(0.1)
-        await eventually(lambda: server.unconfirmed == [])
+        await until(lambda: server.unconfirmed == [])
 
 
 async def test_a_429_for_long_is_in_the_status(server: BotServer, data_dir: Path, clock: FakeClock) -> None:
@@ -185,12 +185,12 @@ async def test_a_429_for_long_is_in_the_status(server: BotServer, data_dir: Path
         assert here.state().state == "connected"  # it can send
         assert "no updates for the next 600 s" in (here.state().detail or "")
         clock.advance(600)
-        await eventually(lambda: here.state().detail is None)
+        await until(lambda: here.state().detail is None)
 
 
 async def waits(clock: FakeClock, seconds: float) -> None:
     """Wait until somebody waits for so long."""
-    await eventually(lambda: any(abs(due / 1e9 - clock.monotonic() - seconds) < 0.001 for due, _, _ in clock._timers))
+    await until(lambda: any(abs(due / 1e9 - clock.monotonic() - seconds) < 0.001 for due, _, _ in clock._timers))
 
 
 def count(server: BotServer, method: str) -> Callable[[], int]:
@@ -214,8 +214,8 @@ def count(server: BotServer, method: str) -> Callable[[], int]:
 )
 def test_nobody_can_make_us_wait_for_long(given: str, seconds: float) -> None:
     body = f'{{"ok": false, "error_code": 429, "parameters": {{"retry_after": {given}}}}}'
-    with pytest.raises(TooMany) as caught:
-        _read_answer("sendMessage", 429, body.encode())
+    with pytest.raises(RateLimited) as caught:
+        _read_response("sendMessage", 429, body.encode())
     assert caught.value.retry_after == seconds
 
 
@@ -263,7 +263,7 @@ async def test_a_hold_that_others_brought_about_does_not_let_the_bus_cut_a_messa
         here.adapter._outbound._bot.limits.hold(ADA, 600)  # type: ignore[union-attr]  # as a remark that got a 429 does
         clock.advance(161)  # the bus would cut it after 180
         await answer
-        await eventually(lambda: here.state().failed == 1)
+        await until(lambda: here.state().failed == 1)
         assert "no time left" in (here.state().last_error or "")
         assert "1 of 4 parts had gone out" in (here.state().last_error or "")
 
@@ -272,7 +272,7 @@ async def test_a_second_poller_is_an_error_with_a_remedy(
     server: BotServer, data_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with bridge(server, data_dir, FastClock(), pollTimeoutSecs=1) as here:
-        await eventually(lambda: server.polls == 1)
+        await until(lambda: server.polls == 1)
         async with TelegramPoller(server):
             state = await here.until("error")
             assert "another program polls" in (state.detail or "")
@@ -288,9 +288,7 @@ class TelegramPoller:
         self._server = server
 
     async def __aenter__(self) -> None:
-        from httpx import AsyncClient
-
-        async with AsyncClient(trust_env=False) as http:
+        async with ClientSession() as http:
             await http.get(f"{self._server.url}/bot{self._server.token}/getUpdates")
 
     async def __aexit__(self, *_: object) -> None:
@@ -346,7 +344,7 @@ async def test_the_token_is_in_no_text(server: BotServer, data_dir: Path, caplog
                 server.misbehave(fault, method, times=1)
             server.send(ADA, "hello", document={"file_id": "x", "file_name": "a"})
             await here.relay.publish(CHAT, {"content": "answer"}, sender=AGENT)
-            await eventually(lambda: server.unconfirmed == [] and not server.has_faults)
+            await until(lambda: server.unconfirmed == [] and not server.has_faults)
             texts.append(repr(here.state()))
         await server.down()
         texts.append(repr(await here.until("disconnected")))
@@ -355,5 +353,4 @@ async def test_the_token_is_in_no_text(server: BotServer, data_dir: Path, caplog
         texts += [repr(vars(here.adapter)), repr(here.adapter.status)]
     texts += [record.getMessage() + str(record.exc_info) for record in caplog.records]
     texts += all_texts(data_dir)
-    assert any("bot-/sendMessage" in text for text in texts)  # httpx did log
     assert [text for text in texts if "CANARY" in text] == []

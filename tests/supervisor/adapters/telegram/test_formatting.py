@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from relay_supervisor.adapters.telegram import formatting
 from relay_supervisor.adapters.telegram.formatting import to_html
 from relay_supervisor.adapters.telegram.splitting import LIMIT, split, units
-from tests.supervisor.adapters.telegram.server import parse_html
+from tests.kit.servers.telegram import parse_html
 
 MARKS = ["**", "*", "_", "__", "~~", "`", "```", "```python\n", "~~~", "\n", " ", "[", "](", ")", "](https://a.b/c)"]
 MORE = ["# ", "<", "&", ">", '"', "&amp;", "<b>", "</b>", "\\", "\U0001f600", "é", "word", "x", "1"]

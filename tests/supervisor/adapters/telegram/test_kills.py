@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tests.core.sample_adapter import eventually
+from tests.kit.servers.telegram import BotServer
+from tests.kit.waiting import until
 from tests.supervisor.adapters.telegram.child_program import AGENT, USERS
 from tests.supervisor.adapters.telegram.conftest import CHAT, FastClock, bridge
-from tests.supervisor.adapters.telegram.server import BotServer
 
 
 @asynccontextmanager
@@ -50,10 +50,10 @@ async def test_every_update_is_published_exactly_once(server: BotServer, data_di
         async with killed(data_dir, server):
             wanted = 50 * turn + chosen.randrange(1, 40)  # in the midst of what one poll has brought
             await server.wait_for(lambda: polls(server) > before)  # noqa: B023 - it is awaited
-            await eventually(lambda: done(data_dir) >= wanted)  # noqa: B023
+            await until(lambda: done(data_dir) >= wanted)  # noqa: B023
     async with bridge(server, data_dir, allowUsers=USERS) as here:
         await here.mail(len(sent))
-        await eventually(lambda: server.unconfirmed == [])
+        await until(lambda: server.unconfirmed == [])
         mail = await here.relay.inbox(AGENT, 1000)
         assert Counter(one.payload["platformData"]["updateId"] for one in mail) == Counter(sent)
         for user in USERS:  # and in the order of its chat

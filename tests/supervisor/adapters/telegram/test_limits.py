@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from relay_core.tasks import Tasks
 from relay_core.testing import FakeClock
-from relay_supervisor.adapters.telegram.limits import Limits
+from relay_supervisor.adapters.telegram.limits import RateLimits
 
 CHATS = (1, 2, -1, -2)
 NEAR = 1e-5
@@ -19,7 +19,7 @@ steps = st.lists(st.tuples(st.sampled_from(CHATS), st.sampled_from([0.0, 0.0, 0.
 class Course:
     """Calls that ask for their turn, and when each asked and went out."""
 
-    def __init__(self, limits: Limits, clock: FakeClock) -> None:
+    def __init__(self, limits: RateLimits, clock: FakeClock) -> None:
         self.limits = limits
         self.clock = clock
         self.start = clock.monotonic()
@@ -34,7 +34,7 @@ class Course:
         self._tasks.start(self._ask(chat, self.now), name=f"call for {chat}")
 
     async def _ask(self, chat: int, asked: float) -> None:
-        await self.limits.turn(chat)
+        await self.limits.acquire(chat)
         self.gone.append((chat, asked, self.now))
 
     async def settle(self) -> None:
@@ -67,7 +67,7 @@ class Course:
 @given(steps)
 async def test_no_window_has_too_many_calls_and_nobody_waits_without_need(steps: list[tuple[int, float]]) -> None:
     clock = FakeClock()
-    course = Course(Limits(clock), clock)
+    course = Course(RateLimits(clock), clock)
     for chat, pause in steps:
         if pause:
             await course.advance(pause)
@@ -88,7 +88,7 @@ async def test_no_window_has_too_many_calls_and_nobody_waits_without_need(steps:
 
 
 async def test_a_group_at_its_limit_holds_up_nobody_else(clock: FakeClock) -> None:
-    course = Course(Limits(clock), clock)
+    course = Course(RateLimits(clock), clock)
     for _ in range(25):
         course.ask(-5)
     await course.advance(21)
@@ -102,7 +102,7 @@ async def test_a_group_at_its_limit_holds_up_nobody_else(clock: FakeClock) -> No
 
 
 async def test_a_burst_over_all_chats_is_spread_in_order(clock: FakeClock) -> None:
-    course = Course(Limits(clock), clock)
+    course = Course(RateLimits(clock), clock)
     for chat in range(1, 62):
         course.ask(chat)
     await course.finish()
@@ -111,7 +111,7 @@ async def test_a_burst_over_all_chats_is_spread_in_order(clock: FakeClock) -> No
 
 
 async def test_a_hold_keeps_one_chat_quiet_also_those_who_waited_before(clock: FakeClock) -> None:
-    course = Course(Limits(clock), clock)
+    course = Course(RateLimits(clock), clock)
     for chat in (1, 1, 2):
         course.ask(chat)
     await course.settle()
@@ -123,7 +123,7 @@ async def test_a_hold_keeps_one_chat_quiet_also_those_who_waited_before(clock: F
 
 
 async def test_a_hold_that_comes_while_a_chat_waits_for_the_window_over_all_counts(clock: FakeClock) -> None:
-    course = Course(Limits(clock), clock)
+    course = Course(RateLimits(clock), clock)
     for chat in range(1, 33):
         course.ask(chat)
     await course.settle()
@@ -133,30 +133,30 @@ async def test_a_hold_that_comes_while_a_chat_waits_for_the_window_over_all_coun
 
 
 async def test_who_can_do_without_comes_before_nobody(clock: FakeClock) -> None:
-    limits = Limits(clock)
+    limits = RateLimits(clock)
     course = Course(limits, clock)
-    assert limits.try_take(1)
-    assert not limits.try_take(1)
+    assert limits.try_acquire(1)
+    assert not limits.try_acquire(1)
     course.ask(1)
     await course.settle()
     clock.advance(1)  # there is room, and somebody waits for it
-    assert not limits.try_take(1)
+    assert not limits.try_acquire(1)
     assert limits.wait(1) > 0
     await course.finish()
 
 
 @pytest.mark.parametrize("rival", [False, True], ids=["alone", "behind another"])
 async def test_patience_ends_and_takes_no_place(clock: FakeClock, rival: bool) -> None:
-    limits = Limits(clock)
+    limits = RateLimits(clock)
     course = Course(limits, clock)
     limits.hold(1, 100)
     if rival:
         course.ask(1)
         await course.settle()
-    waiting = asyncio.gather(limits.turn(1, patience=10))
+    waiting = asyncio.gather(limits.acquire(1, patience=10))
     await course.advance(11)
     assert waiting.done()
     assert list(await waiting) == [False]
     await course.advance(90)
     assert [at for _, _, at in course.gone] == [100.0] * rival
-    assert limits.try_take(1)
+    assert limits.try_acquire(1)

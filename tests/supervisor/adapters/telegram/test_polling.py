@@ -3,19 +3,22 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from relay_core.bindings import Binding
 from relay_core.errors import StorageError
+from relay_core.pipeline.publisher import BegunPublish
+from relay_core.rules.bindings import Binding
 from relay_core.testing import FakeClock
 from relay_supervisor.adapters.telegram import inbound
 from relay_supervisor.adapters.telegram.adapter import TelegramAdapter
 from relay_supervisor.adapters.telegram.bot import Bot
 from relay_supervisor.adapters.telegram.inbound import UNUSABLE
-from tests.core.sample_adapter import Gate, SampleAdapter, eventually
+from tests.kit.adapters import Gate, SampleAdapter
+from tests.kit.servers.telegram import BotServer
+from tests.kit.waiting import until
 from tests.supervisor.adapters.telegram.conftest import ADA, CHAT, FastClock, bridge, make_config
-from tests.supervisor.adapters.telegram.server import BotServer
 
 
 def stored_offset(data_dir: Path) -> int | None:
@@ -29,7 +32,7 @@ async def test_updates_are_published_once_across_restarts(server: BotServer, dat
         await here.mail(1)
         last = server.send(ADA, "two")
         await here.mail(2)
-        await eventually(lambda: stored_offset(data_dir) == last + 1)
+        await until(lambda: stored_offset(data_dir) == last + 1)
     async with bridge(server, data_dir) as here:
         server.send(ADA, "three")
         assert [one.payload["content"] for one in await here.mail(3)] == ["one", "two", "three"]
@@ -39,7 +42,7 @@ async def test_an_update_that_telegram_sends_again_is_not_published_again(server
     async with bridge(server, data_dir, allowUsers=[ADA, 9]) as here:
         update = server.send(ADA, "one")
         await here.mail(1)
-        await eventually(lambda: server.unconfirmed == [])
+        await until(lambda: server.unconfirmed == [])
         # Telegram has forgotten that it was confirmed. It seems to be another chat's, so that the bus cannot tell.
         server._updates.append({"update_id": update, "message": server_message(9, "again")})
         server.send(ADA, "two")
@@ -69,23 +72,23 @@ async def test_the_offset_does_not_pass_an_update_that_could_not_be_stored(
     server: BotServer, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with bridge(server, data_dir, FastClock()) as here:
-        bus = here.relay.bus
-        publish = bus.publish
+        publisher = here.relay.bus.publisher
+        begin = publisher.begin
         full, refused = [True], []
 
-        def refuse(publication: object) -> object:
+        def refuse(subject: str, *arguments: Any, **options: Any) -> BegunPublish:
             if full:
-                refused.append(publication)
+                refused.append(subject)
                 raise StorageError("cannot write: no space", retryable=True, code="storage_full")
-            return publish(publication)  # type: ignore[arg-type]
+            return begin(subject, *arguments, **options)
 
-        monkeypatch.setattr(bus, "publish", refuse)
+        monkeypatch.setattr(publisher, "begin", refuse)
         update = server.send(ADA, "one")
-        await eventually(lambda: len(refused) >= 5)
+        await until(lambda: len(refused) >= 5)
         assert stored_offset(data_dir) is None or stored_offset(data_dir) == update
         full.clear()
         await here.mail(1)
-        await eventually(lambda: server.unconfirmed == [])
+        await until(lambda: server.unconfirmed == [])
 
 
 async def test_a_hot_reload_never_polls_twice_at_once_and_loses_nothing(server: BotServer, data_dir: Path) -> None:
@@ -135,8 +138,8 @@ async def test_a_memory_that_cannot_be_read_is_set_aside(data_dir: Path, clock: 
         await asyncio.gather(bot.save(), bot.save())
     assert (data_dir / "bot-4242.bad").read_text() == text
     async with Bot.open("tg", data_dir / "bot-4242.json", clock) as bot:
-        assert bot.asked("m", 1) == 2
-        assert bot.asked("m", 3) is None
+        assert bot.find_origin("m", 1) == 2
+        assert bot.find_origin("m", 3) is None
 
 
 async def test_a_poller_that_is_cut_short_leaves_nothing_to_be_published_twice(
@@ -153,7 +156,7 @@ async def test_a_poller_that_is_cut_short_leaves_nothing_to_be_published_twice(
         poller.cancel()  # as a stop does whose patience is at its end
         await here.relay.replace_adapter(TelegramAdapter("tg", make_config(server)))
         gate.opened.set()
-        await eventually(lambda: server.unconfirmed == [])
+        await until(lambda: server.unconfirmed == [])
         await here.relay.idle()
         assert len(slow.got) == 1
 
@@ -187,7 +190,7 @@ async def test_an_update_that_nobody_foresaw_is_tried_again_and_does_not_keep_th
         server.send(ADA, "poison")
         server.send(ADA, "fine")
         for most in (1, 2):
-            await eventually(lambda: len(tries) == most)  # noqa: B023 - it is awaited
+            await until(lambda: len(tries) == most)  # noqa: B023 - it is awaited
             assert await here.mail(0) == []
             clock.advance(2)
         [only] = await here.mail(1)

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from relay_core.adapters.secret import Secret
 from relay_core.clock import iso, sleep
-from relay_core.secret import Secret
-from relay_core.signals import Signal, SignalType
+from relay_core.messages.signals import Signal, SignalType
 from relay_core.tasks import Tasks
 from relay_core.testing import FakeClock
 from relay_supervisor.adapters.telegram.api import Api
 from relay_supervisor.adapters.telegram.bot import Bot
 from relay_supervisor.adapters.telegram.presence import Presence
-from tests.core.sample_adapter import eventually
+from tests.kit.servers.telegram import BotServer
+from tests.kit.waiting import until
 from tests.supervisor.adapters.telegram.conftest import ADA, AGENT, CHAT, GROUP, ROOM, Bridge, FastClock, bridge
-from tests.supervisor.adapters.telegram.server import BotServer
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ async def ask(here: Bridge, chat: int = ADA) -> str:
     before = len(await here.mail(0))
     here.server.send(chat, "work for me", user_id=ADA)
     mail = await here.mail(before + 1)
-    await eventually(lambda: here.server.unconfirmed == [])
+    await until(lambda: here.server.unconfirmed == [])
     return mail[-1].id
 
 
@@ -53,18 +53,18 @@ async def test_a_chat_sees_typing_until_the_answer(here: Bridge) -> None:
     asked = await ask(here)
     say(here, "typing", "started", asked)
     typed = count(here, "sendChatAction")
-    await eventually(lambda: typed() >= 3)
+    await until(lambda: typed() >= 3)
     await here.relay.publish(CHAT, {"content": "done"}, sender=AGENT, parent_id=asked)
-    await eventually(is_over)
+    await until(is_over)
 
 
 async def test_a_chat_sees_typing_until_it_stops(here: Bridge) -> None:
     asked = await ask(here)
     typed = count(here, "sendChatAction")
     say(here, "typing", "started", asked)
-    await eventually(lambda: typed() >= 1)
+    await until(lambda: typed() >= 1)
     say(here, "typing", "stopped", asked)
-    await eventually(is_over)
+    await until(is_over)
 
 
 async def test_progress_is_one_message_that_goes_when_the_answer_comes(here: Bridge) -> None:
@@ -73,11 +73,11 @@ async def test_progress_is_one_message_that_goes_when_the_answer_comes(here: Bri
     await here.server.wait_sent(1)
     for step in range(20):
         say(here, "progress", "working", asked, text=f"step {step}")
-    await eventually(lambda: here.server.sent[0]["text"] == "⏳ step 19")
+    await until(lambda: here.server.sent[0]["text"] == "⏳ step 19")
     assert len(here.server.sent) == 1
     assert len(here.server.edits) <= 3
     await here.relay.publish(CHAT, {"content": "done"}, sender=AGENT, parent_id=asked)
-    await eventually(lambda: [one["text"] for one in here.server.sent] == ["done"])
+    await until(lambda: [one["text"] for one in here.server.sent] == ["done"])
     say(here, "progress", "working", asked, text="too late")  # work goes on: it shows again, as one message
     await here.server.wait_sent(2)
 
@@ -87,10 +87,10 @@ async def test_the_progress_of_a_killed_adapter_goes_with_the_answer(server: Bot
         asked = await ask(here)
         say(here, "progress", "working", asked, text="reading")
         await server.wait_sent(1)
-        await eventually(lambda: b'"progress": [[7' in (data_dir / "adapters/tg/bot-4242.json").read_bytes())
+        await until(lambda: b'"progress": [[7' in (data_dir / "adapters/tg/bot-4242.json").read_bytes())
     async with bridge(server, data_dir, FastClock()) as here:
         await here.relay.publish(CHAT, {"content": "done"}, sender=AGENT)
-        await eventually(lambda: [one["text"] for one in server.sent] == ["done"])
+        await until(lambda: [one["text"] for one in server.sent] == ["done"])
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ async def test_typing_leaves_a_group_room_for_messages(server: BotServer, data_d
         say(here, "typing", "started", asked, ROOM)
         for second in range(60):
             least = 1 + second // 15
-            await eventually(lambda: typed() >= least)  # noqa: B023 - it is awaited
+            await until(lambda: typed() >= least)  # noqa: B023 - it is awaited
             clock.advance(1)
         assert typed() <= 5
 
@@ -132,7 +132,7 @@ async def test_a_lost_answer_to_progress_never_makes_a_second_message(here: Brid
     await here.server.wait_sent(1)
     say(here, "typing", "started", asked)
     say(here, "progress", "working", asked, text="two")
-    await eventually(lambda: count(here, "sendChatAction")() >= 2)
+    await until(lambda: count(here, "sendChatAction")() >= 2)
     assert len(here.server.sent) == 1
 
 
@@ -142,11 +142,11 @@ async def test_typing_ends_after_ten_minutes(server: BotServer, data_dir: Path) 
         asked = await ask(here)
         typed = count(here, "sendChatAction")
         say(here, "typing", "started", asked)
-        await eventually(lambda: typed() == 1)
+        await until(lambda: typed() == 1)
         clock.advance(599)
-        await eventually(lambda: typed() == 2)
+        await until(lambda: typed() == 2)
         clock.advance(1)
-        await eventually(is_over)
+        await until(is_over)
 
 
 async def test_progress_that_is_on_its_way_never_outlives_the_answer(here: Bridge) -> None:
@@ -155,12 +155,12 @@ async def test_progress_that_is_on_its_way_never_outlives_the_answer(here: Bridg
     say(here, "progress", "working", asked, text="on its way")
     await here.server.wait_for(lambda: count(here, "sendMessage")() == 1)
     answer = asyncio.gather(here.relay.publish(CHAT, {"content": "done"}, sender=AGENT, parent_id=asked))
-    await eventually(lambda: any(box.claimed for box in here.relay.mailboxes()))
+    await until(lambda: any(box.claimed for box in here.relay.mailboxes()))
     await sleep(FastClock(), 3)  # the chat's limit would let the answer through by now
     assert here.server.sent == []
     here.server.behave()
     await answer
-    await eventually(lambda: [one["text"] for one in here.server.sent] == ["done"])
+    await until(lambda: [one["text"] for one in here.server.sent] == ["done"])
     assert len(here.server.deleted) == 1
 
 
@@ -181,7 +181,7 @@ async def test_an_agent_may_be_at_work_before_the_publish_has_returned(server: B
         await asyncio.to_thread(presence.hear, CHAT, typing("agent", f"telegram-{ADA}-1"))  # as a thread's handler does
         await server.wait_for(lambda: "sendChatAction" in [name for name, _ in server.calls])
         presence.answered(ADA, "agent")
-        await eventually(is_over)
+        await until(is_over)
         await tasks.close()
 
 
@@ -194,14 +194,14 @@ async def test_a_429_for_typing_or_progress_keeps_the_chat_quiet_and_the_latest_
             server.misbehave("429", method, times=1)
         limits = here.adapter._outbound._bot.limits  # type: ignore[union-attr]
         say(here, "typing", "started", asked)
-        await eventually(lambda: limits.wait(ADA) == 3.0)
+        await until(lambda: limits.wait(ADA) == 3.0)
         say(here, "progress", "working", asked, text="reading")
         say(here, "typing", "stopped", asked)
         clock.advance(2.9)
         await here.relay.idle()
         assert (count(here, "sendChatAction")(), count(here, "sendMessage")()) == (1, 0)
         clock.advance(0.1)
-        await eventually(lambda: count(here, "sendMessage")() == 1 and limits.wait(ADA) == 3.0)
+        await until(lambda: count(here, "sendMessage")() == 1 and limits.wait(ADA) == 3.0)
         clock.advance(3)
         await server.wait_sent(1)
         assert server.sent[0]["text"] == "⏳ reading"

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from relay_core.clock import iso
-from relay_core.signals import Signal, SignalType
+from relay_core.messages.signals import Signal, SignalType
 from relay_core.testing import FakeClock
 from relay_supervisor.adapters.telegram import adapter
 from relay_supervisor.adapters.telegram.adapter import TelegramAdapter
 from relay_supervisor.adapters.telegram.bot import Bot
-from tests.core.sample_adapter import eventually
+from tests.kit.servers.telegram import BotServer
+from tests.kit.waiting import until
 from tests.supervisor.adapters.telegram.conftest import (
     ADA,
     AGENT,
@@ -27,7 +28,6 @@ from tests.supervisor.adapters.telegram.conftest import (
     bridge,
     make_config,
 )
-from tests.supervisor.adapters.telegram.server import BotServer
 
 EVE = 9
 
@@ -50,7 +50,7 @@ async def replaced(here: Bridge, **config: Any) -> AsyncIterator[TelegramAdapter
     await here.server.wait_for(lambda: len(calls(here.server, "sendMessage", EVE)) == 1)
     new = TelegramAdapter("tg", make_config(here.server, **config))
     replacing = asyncio.gather(here.relay.replace_adapter(new))
-    await eventually(lambda: new.status.state == "connected")
+    await until(lambda: new.status.state == "connected")
     yield new
     assert not replacing.done()
     here.server.behave()
@@ -66,9 +66,9 @@ async def test_progress_is_one_message_and_goes_with_the_answer(server: BotServe
         async with replaced(here, allowUsers=[ADA, EVE]):
             for step in ("reading", "writing"):
                 say(here, asked.id, SignalType.PROGRESS, step)
-                await eventually(lambda: [one["text"] for one in server.sent] == [f"⏳ {step}"])  # noqa: B023
+                await until(lambda: [one["text"] for one in server.sent] == [f"⏳ {step}"])  # noqa: B023
             await here.relay.publish(CHAT, {"content": "done"}, sender=AGENT, parent_id=asked.id)
-            await eventually(lambda: [one["text"] for one in server.sent] == ["done"])
+            await until(lambda: [one["text"] for one in server.sent] == ["done"])
         assert len(calls(server, "sendMessage", ADA)) == 2
 
 
@@ -81,17 +81,17 @@ async def test_work_that_shows_goes_on(server: BotServer, data_dir: Path) -> Non
         await server.wait_sent(1)
         async with replaced(here, allowUsers=[ADA, EVE]):
             say(here, asked.id, SignalType.PROGRESS, "writing")
-            await eventually(lambda: server.sent[0]["text"] == "⏳ writing")
+            await until(lambda: server.sent[0]["text"] == "⏳ writing")
         typed = len(calls(server, "sendChatAction", ADA))
-        await eventually(lambda: len(calls(server, "sendChatAction", ADA)) > typed)
+        await until(lambda: len(calls(server, "sendChatAction", ADA)) > typed)
         await here.relay.publish(CHAT, {"content": "done"}, sender=AGENT, parent_id=asked.id)
-        await eventually(lambda: [one["text"] for one in server.sent if one["chat_id"] == ADA] == ["done"])
+        await until(lambda: [one["text"] for one in server.sent if one["chat_id"] == ADA] == ["done"])
 
 
 async def test_progress_that_a_stop_leaves_behind_goes_with_the_next_answer(
     server: BotServer, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adapter, "_LAST_WORDS_SECS", 0.01)
+    monkeypatch.setattr(adapter, "_CLOSING_SECS", 0.01)
     async with bridge(server, data_dir, FastClock(), allowUsers=[ADA, EVE]) as here:
         server.send(ADA, "work for me")
         [asked] = await here.mail(1)
@@ -99,11 +99,11 @@ async def test_progress_that_a_stop_leaves_behind_goes_with_the_next_answer(
         await server.wait_sent(1)
         server.misbehave("slow", "deleteMessage")
         await here.relay.publish(CHAT, {"content": "done"}, sender=AGENT, parent_id=asked.id)
-        await eventually(lambda: len(calls(server, "deleteMessage", ADA)) == 1)
+        await until(lambda: len(calls(server, "deleteMessage", ADA)) == 1)
         await here.relay.replace_adapter(TelegramAdapter("tg", make_config(server)))
         server.behave()
         await here.answer("more")
-        await eventually(lambda: [one["text"] for one in server.sent] == ["done", "more"])
+        await until(lambda: [one["text"] for one in server.sent] == ["done", "more"])
 
 
 async def test_who_is_taken_off_the_list_is_not_heard_any_more(server: BotServer, data_dir: Path) -> None:
@@ -113,7 +113,7 @@ async def test_who_is_taken_off_the_list_is_not_heard_any_more(server: BotServer
             server.send(EVE, "I am")
             [only] = await here.mail(1)
             assert only.payload["content"] == "I am"
-            await eventually(lambda: server.unconfirmed == [])
+            await until(lambda: server.unconfirmed == [])
         assert len(await here.mail(1)) == 1
         assert server.most_polls == 1
 

@@ -7,7 +7,6 @@ import base64
 import json
 import os
 import signal
-import socket
 from collections import Counter
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -17,15 +16,17 @@ import aiohttp
 import orjson
 import pytest
 
-from relay_core.adapter import AdapterContext
+from relay_core.adapters.interface import AdapterContext
 from relay_core.clock import SystemClock
 from relay_core.core import RelayCore
-from relay_core.deadletters import Code
 from relay_core.errors import RelayError
+from relay_core.messages.dead_letter import Code
 from relay_core.testing import check_adapter
 from relay_supervisor.adapters.webhook.adapter import WebhookAdapter
-from tests.core.sample_adapter import SampleAdapter, eventually
-from tests.supervisor.adapters.webhook.server import (
+from tests.kit.adapters import SampleAdapter
+from tests.kit.daemon import a_daemon
+from tests.kit.processes import free_port
+from tests.kit.servers.webhook import (
     OLD_SECRET,
     SECRET,
     SUBJECT,
@@ -38,7 +39,7 @@ from tests.supervisor.adapters.webhook.server import (
     sign,
     stored,
 )
-from tests.supervisor.daemon import a_daemon
+from tests.kit.waiting import until
 
 
 async def hang(request: object) -> Any:
@@ -83,7 +84,7 @@ async def test_a_replacement_that_starts_and_goes_again_gives_the_requests_back(
     async with a_relay(data_dir) as relay:
         old, new = a_webhook({}), a_webhook({"secret": OLD_SECRET})
         await relay.add_adapter(old)
-        context = AdapterContext(relay.bus, "hook", data_dir / "adapters" / "hook")
+        context = AdapterContext(relay.bus.adapters.services, "hook", data_dir / "adapters" / "hook")
         context.entered.set()
         await new.start(context)
         async with a_sender(old) as sender:
@@ -109,7 +110,7 @@ async def test_a_request_under_way_is_answered_before_the_adapter_stops(data_dir
         await relay.add_adapter(a_webhook({}, id="other"))  # so that the listener stays
         await relay.add_adapter(Telling(patterns=["relay.slow"]))
         async with a_sender(adapter) as sender, asyncio.TaskGroup() as group:
-            async with relay.bus.opening:  # the publish has to make a mailbox, and cannot
+            async with relay.bus.lifecycle.lock:  # the publish has to make a mailbox, and cannot
                 sending = group.create_task(sender.send())
                 await reached.wait()
                 removing = group.create_task(relay.remove_adapter("hook"))
@@ -124,7 +125,7 @@ async def test_a_reload_while_a_body_comes_in_has_the_new_adapter_judge_it(data_
     async with a_relay(data_dir) as relay:
         adapter = a_webhook({})
         await relay.add_adapter(adapter)
-        headers = sign(body, now_ms=relay.bus.clock.now_ms(), secret=OLD_SECRET)
+        headers = sign(body, now_ms=relay.clock.now_ms(), secret=OLD_SECRET)
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         reader, writer = await asyncio.open_connection("127.0.0.1", adapter.port)
         writer.write(f"POST /webhooks/hook HTTP/1.1\r\nHost: x\r\n{lines}Content-Length: {len(body)}\r\n\r\n".encode())
@@ -145,7 +146,7 @@ async def test_reloads_under_load_refuse_lose_and_double_nothing(data_dir: Path)
         turn = 0
         while not done.is_set():
             body = b'{"content":"%d-%d"}' % (number, turn)
-            headers = sign(body, id=f"msg_{number}_{turn}", now_ms=relay.bus.clock.now_ms())
+            headers = sign(body, id=f"msg_{number}_{turn}", now_ms=relay.clock.now_ms())
             lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
             lines += f"Connection: close\r\nContent-Length: {len(body)}\r\n"
             head = f"POST /webhooks/hook HTTP/1.1\r\nHost: x\r\n{lines}\r\n"
@@ -170,7 +171,7 @@ async def test_reloads_under_load_refuse_lose_and_double_nothing(data_dir: Path)
             for turn in range(12):
                 await relay.replace_adapter(a_webhook({"toleranceSecs": 200 + turn}))
                 sent = len(accepted)
-                await eventually(lambda sent=sent: len(accepted) > sent + 20)  # type: ignore[misc]
+                await until(lambda sent=sent: len(accepted) > sent + 20)  # type: ignore[misc]
             done.set()
         assert set(answers) == {202}
         assert Counter(payload["content"] for payload in await stored(relay)) == Counter(accepted)
@@ -190,7 +191,7 @@ async def test_two_relays_that_are_bridged_both_ways_stop_a_message_by_its_hops(
             await relay.add_adapter(a_webhook(None, {"url": f"http://127.0.0.1:{target.port}/webhooks/in"}, id="out"))
 
         await sides[0].publish("relay.out.x", {"content": "round and round"}, sender="relay.agent.a")
-        await eventually(lambda: any(relay.adapters()[1].failed for relay in sides))
+        await until(lambda: any(relay.adapters()[1].failed for relay in sides))
         assert sum(relay.adapters()[1].delivered for relay in sides) == 4
         letters = [letter for relay in sides for letter in await relay.dead_letters()]
         assert sorted(letter.code for letter in letters) == [Code.ADAPTER_FAILED, "max_hops"]
@@ -277,7 +278,7 @@ async def test_a_supervisor_killed_while_it_delivers_parks_the_message_and_remem
                 status, first = await sender.send()
                 assert status == 202
                 await client.publish("relay.out.x", {"content": "x"}, sender="relay.agent.a")
-                await eventually(lambda: len(receiver.got) == 1)
+                await until(lambda: len(receiver.got) == 1)
                 os.kill(daemon.pid, signal.SIGKILL)
                 await daemon.process.wait()
             receiver.respond = respond(200)
@@ -288,7 +289,7 @@ async def test_a_supervisor_killed_while_it_delivers_parks_the_message_and_remem
                 assert await sender.send() == (200, {**first, "duplicate": True})
                 assert len(await client.inbox(SUBJECT)) == 1
                 await client.publish("relay.out.x", {"content": "y"}, sender="relay.agent.a")
-            await eventually(lambda: len(receiver.got) == 2)
+            await until(lambda: len(receiver.got) == 2)
             assert orjson.loads(receiver.got[1].body) == {"content": "y"}, "the first one was not posted again"
             assert SECRET not in daemon.output()
 
@@ -317,14 +318,7 @@ async def test_a_receiver_that_is_gone_stays_so_over_a_kill_until_the_operator_r
             assert (hook.state.state, len(receiver.got)) == ("disconnected", 1), "nobody has said that it is mended"
             assert "run 'relay adapters reload hook'" in (hook.state.detail or "")
             await client.reload_adapters("hook")
-            await eventually(lambda: len(receiver.got) == 2)
+            await until(lambda: len(receiver.got) == 2)
             (hook,) = (await client.adapters()).adapters
             assert hook.state is not None
             assert hook.state.state == "connected"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from relay_core.adapter_shape import read_shape
+from relay_core.adapters.validation import read_shape
 from relay_supervisor.adapters.webhook.adapter import WebhookAdapter
 from relay_supervisor.adapters.webhook.config import InboundConfig, OutboundConfig, WebhookConfig
-from tests.supervisor.adapters.webhook.server import OLD_SECRET, SECRET, a_webhook
+from tests.kit.servers.webhook import OLD_SECRET, SECRET, a_webhook
 
 IN: dict[str, Any] = {"port": 8080, "subject": "relay.in", "secret": SECRET}
 OUT: dict[str, Any] = {"url": "https://example.com/hook", "patterns": ["relay.out.>"], "secret": SECRET}

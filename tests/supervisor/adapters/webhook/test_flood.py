@@ -15,7 +15,7 @@ import pytest
 from relay_core.testing import FakeClock
 from relay_supervisor.adapters.webhook.signing import Scheme, read_key
 from relay_supervisor.adapters.webhook.signing import sign as make_signature
-from tests.supervisor.adapters.webhook.server import OLD_SECRET, SECRET, a_relay, a_webhook, sign, stored
+from tests.kit.servers.webhook import OLD_SECRET, SECRET, a_relay, a_webhook, sign, stored
 
 CONNECTIONS = 8
 WANTED = {"forged": 401, "expired": 401, "replayed": 200, "truncated": 401, "resigned": 401, "mangled": 401}

@@ -22,15 +22,16 @@ from multidict import CIMultiDict
 from relay_core.config import RelayConfig
 from relay_core.core import RelayCore
 from relay_core.errors import StorageError
-from relay_core.results import AdapterResult, PublishResult, Reason, Rejection
+from relay_core.messages.results import AdapterResult, PublishResult, Reason, Rejection
 from relay_core.testing import FakeClock
 from relay_supervisor.adapters.webhook import listener
 from relay_supervisor.adapters.webhook.inbound import UNAUTHORIZED, _check_keys, judge
 from relay_supervisor.adapters.webhook.replays import Replays
 from relay_supervisor.adapters.webhook.signing import read_key
 from relay_supervisor.adapters.webhook.signing import sign as make_signature
-from tests.core.sample_adapter import SampleAdapter, eventually
-from tests.supervisor.adapters.webhook.server import (
+from tests.kit.adapters import SampleAdapter
+from tests.kit.daemon import OS
+from tests.kit.servers.webhook import (
     OLD_SECRET,
     SECRET,
     SUBJECT,
@@ -43,7 +44,7 @@ from tests.supervisor.adapters.webhook.server import (
     sign,
     stored,
 )
-from tests.supervisor.daemon import OS
+from tests.kit.waiting import until
 
 BODY = b'{"content":"hello"}'
 
@@ -241,7 +242,10 @@ async def test_copies_by_either_scheme_that_come_at_the_same_time_are_one_messag
         await relay.add_adapter(one)
     copies = sign_twice(clock)
     async with a_sender(adapter, clock) as sender, a_sender(other, clock) as to_other:
-        async with asyncio.TaskGroup() as group, relay.bus.opening:  # a publish has to make a mailbox, and cannot
+        async with (
+            asyncio.TaskGroup() as group,
+            relay.bus.lifecycle.lock,
+        ):  # a publish has to make a mailbox, and cannot
             sending = [group.create_task(sender.send_raw(BODY, copies[turn % 2])) for turn in range(20)]
             await target.reached.wait()
             for number in range(20):  # by now the others are here, too
@@ -354,7 +358,7 @@ async def test_access_rules_that_are_broken_are_a_503_until_they_are_mended(data
             status, answer, headers = await sender.send_in_full()
             assert (status, answer, headers["Retry-After"]) == (503, {"error": "rules_broken"}, "10")
             write_rules(data_dir)
-            await eventually(lambda: relay.bus.access.broken is None)
+            await until(lambda: relay.access_problem is None)
             assert (await sender.send())[0] == 202
         assert len(await stored(relay)) == 1
 
@@ -428,7 +432,7 @@ async def test_a_budget_that_asks_for_more_gets_what_the_operator_allows(relay: 
     assert message.budget.hop_count == 3
     assert message.budget.max_hops == ceilings.max_hops
     assert message.budget.call_budget_remaining == ceilings.call_budget - 1
-    assert message.budget.ttl == relay.bus.clock.now_ms() + ceilings.ttl_ms
+    assert message.budget.ttl == relay.clock.now_ms() + ceilings.ttl_ms
 
 
 @pytest.mark.parametrize(
@@ -457,7 +461,7 @@ async def test_json_is_the_payload_and_text_becomes_one(
         async with sender.session.post(
             sender.url,
             data=body,
-            headers=sign(body, now_ms=relay.bus.clock.now_ms()),
+            headers=sign(body, now_ms=relay.clock.now_ms()),
             skip_auto_headers=["Content-Type"],
         ) as response:
             assert response.status == 202
@@ -599,7 +603,7 @@ async def test_strangers_who_hold_connections_open_lock_nobody_out(
     relay: RelayCore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of too many, the one that has been waited for longest is closed: idle, in a head, or in a body."""
-    monkeypatch.setattr(listener, "MOST_CONNECTIONS", 4)
+    monkeypatch.setattr(listener, "MAX_CONNECTIONS", 4)
     problems: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, problem: problems.append(problem))
     adapter = a_webhook({})
@@ -631,14 +635,14 @@ async def test_strangers_who_hold_connections_open_lock_nobody_out(
 async def test_a_request_that_is_here_whole_is_answered_however_many_connect(
     relay: RelayCore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listener, "MOST_CONNECTIONS", 1)
+    monkeypatch.setattr(listener, "MAX_CONNECTIONS", 1)
     problems: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, problem: problems.append(problem))
     adapter, target = a_webhook({"subject": "relay.slow"}), Telling(patterns=["relay.slow"])
     await relay.add_adapter(adapter)
     await relay.add_adapter(target)
     async with a_sender(adapter, clock) as sender, asyncio.TaskGroup() as group:
-        async with relay.bus.opening:  # the publish has to make a mailbox, and cannot
+        async with relay.bus.lifecycle.lock:  # the publish has to make a mailbox, and cannot
             sending = group.create_task(sender.send())
             await target.reached.wait()
             reader, writer = await asyncio.open_connection("127.0.0.1", adapter.port)
@@ -678,10 +682,10 @@ async def test_more_ids_than_can_be_kept_put_messages_off(
 
 
 async def test_a_disk_that_refuses_is_a_503(relay: RelayCore, sender: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def refuse(*args: object, **options: object) -> None:
+    def refuse(*args: object, **options: object) -> None:
         raise StorageError("disk full", code="storage_full", retryable=True)
 
-    monkeypatch.setattr(type(relay.bus), "publish", refuse)
+    monkeypatch.setattr(relay.bus.publisher, "begin", refuse)
     status, answer, headers = await sender.send_in_full()
     assert (status, answer, headers["Retry-After"]) == (503, {"error": "storage_full"}, "10")
     monkeypatch.undo()
@@ -711,7 +715,7 @@ async def test_what_comes_in_is_never_posted_to_our_own_url(data_dir: Path) -> N
         assert receiver.got == []
         assert message.reply_to is not None
         await relay.publish(message.reply_to, {"content": "answer"}, sender="relay.agent.a", parent_id=message.id)
-        await eventually(lambda: len(receiver.got) == 1)
+        await until(lambda: len(receiver.got) == 1)
         assert orjson.loads(receiver.got[0].body) == {"content": "answer"}
         assert receiver.got[0].headers["relay-hops"] == "2", "an answer goes out, and counts on"
 

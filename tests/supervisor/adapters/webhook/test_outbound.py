@@ -18,13 +18,12 @@ from aiohttp import web
 from standardwebhooks import Webhook
 
 from relay_core.core import RelayCore
-from relay_core.deadletters import Code
 from relay_core.errors import RelayError
-from relay_core.operations import AdapterState
+from relay_core.messages.dead_letter import Code
+from relay_core.messages.operator_views import AdapterState
 from relay_core.testing import FakeClock
 from relay_supervisor.adapters.webhook.signing import Scheme, read_key, verify
-from tests.core.sample_adapter import eventually
-from tests.supervisor.adapters.webhook.server import (
+from tests.kit.servers.webhook import (
     OLD_SECRET,
     SECRET,
     Receiver,
@@ -34,6 +33,7 @@ from tests.supervisor.adapters.webhook.server import (
     a_webhook,
     respond,
 )
+from tests.kit.waiting import until
 
 TO = "relay.out.orders"
 FROM = "relay.agent.a"
@@ -81,7 +81,7 @@ async def test_the_receiver_gets_the_payload_signed_and_with_its_budget(data_dir
     }
     assert {name: got.headers[name] for name in expected} == expected
     assert "relay-ancestors" not in got.headers
-    assert not any("python" in value.lower() or "httpx" in value.lower() for value in got.headers.values())
+    assert not any("python" in value.lower() or "aiohttp" in value.lower() for value in got.headers.values())
     assert result.adapter_results is not None
     assert result.adapter_results[0].status == "delivered"
 
@@ -185,12 +185,12 @@ FAULTS: list[tuple[str, Any, str]] = [
     ("301", respond(301, {"Location": "http://127.0.0.1:1/canary"}), "redirects are not followed"),
     ("307", respond(307, {"Location": "/canary"}), "redirects are not followed"),
     ("304", respond(304), "redirects are not followed"),
-    ("slow", slow, "no answer from 127.0.0.1 within 0.3 s"),
-    ("drip", drip, "no answer from 127.0.0.1 within 0.3 s"),
+    ("slow", slow, "no response from 127.0.0.1 within 0.3 s"),
+    ("drip", drip, "no response from 127.0.0.1 within 0.3 s"),
     ("cut", cut, "cut off"),
     ("cut-mid-body", raw(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nabc"), "cut off"),
-    ("no-http", raw(b"SSH-2.0-OpenSSH_9.6\r\n"), "no HTTP"),
-    ("long-headers", raw(b"HTTP/1.1 200 OK\r\nX: " + b"x" * 300_000), "no HTTP"),
+    ("no-http", raw(b"SSH-2.0-OpenSSH_9.6\r\n"), "not HTTP"),
+    ("long-headers", raw(b"HTTP/1.1 200 OK\r\nX: " + b"x" * 300_000), "not HTTP"),
 ]
 
 
@@ -239,15 +239,15 @@ async def test_a_busy_receiver_is_asked_again_when_it_says(
     receiver.respond = respond(status, {"Retry-After": said} if said is not None else {})
     await relay.add_adapter(a_webhook(None, {"url": receiver.url, "maxRetryAfterSecs": 600}))
     publishing = asyncio.gather(relay.publish(TO, {"content": "hello"}, sender=FROM))
-    await eventually(lambda: len(receiver.got) == 1)
+    await until(lambda: len(receiver.got) == 1)
     receiver.respond = respond(200)
-    await eventually(lambda: relay.adapters()[0].depth == 1)
+    await until(lambda: relay.adapters()[0].depth == 1)
     clock.advance(wait - 0.1)
     for _ in range(5):
         await asyncio.sleep(0)
     assert len(receiver.got) == 1
     clock.advance(0.2)
-    await eventually(lambda: relay.adapters()[0].delivered == 1)
+    await until(lambda: relay.adapters()[0].delivered == 1)
     await publishing
     assert relay.adapters()[0].failed == 0
     assert await relay.dead_letters() == []
@@ -311,20 +311,20 @@ async def test_410_is_about_one_url(data_dir: Path, receiver: Receiver) -> None:
 
 async def test_an_adapter_that_was_replaced_has_no_say_about_the_receiver(data_dir: Path, receiver: Receiver) -> None:
     """It is asked to post before the mending, and answered after the reload."""
-    let_go = asyncio.Event()
+    release = asyncio.Event()
 
     async def late(request: web.Request) -> web.StreamResponse:
-        await let_go.wait()
+        await release.wait()
         return web.Response(status=410)
 
     receiver.respond = late
     async with a_relay(data_dir) as relay, asyncio.TaskGroup() as group:
         await relay.add_adapter(a_webhook(None, {"url": receiver.url, "wait": False}))
         await relay.publish(TO, {}, sender=FROM)
-        await eventually(lambda: len(receiver.got) == 1)
+        await until(lambda: len(receiver.got) == 1)
         replacing = group.create_task(relay.replace_adapter(new := a_webhook(None, {"url": receiver.url})))
-        await eventually(lambda: new.status.state == "connected")
-        let_go.set()
+        await until(lambda: new.status.state == "connected")
+        release.set()
         await replacing
         await relay.idle()
         assert relay.adapters()[0].failed == 1

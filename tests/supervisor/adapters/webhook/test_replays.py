@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relay_core.ids import UlidFactory
+from relay_core.messages.ids import UlidFactory
 from relay_core.testing import FakeClock
 from relay_supervisor.adapters.webhook.replays import GENERATION_SECS, Replays
 

@@ -11,7 +11,7 @@ import pytest
 from relay_core.tasks import Tasks
 from relay_core.testing import FakeClock
 from relay_supervisor.adapters.webhook.rotation import Rotation
-from tests.core.sample_adapter import eventually
+from tests.kit.waiting import until
 
 A, B, C = b"a" * 32, b"b" * 32, b"c" * 32
 HOUR = 3600.0
@@ -148,7 +148,7 @@ async def test_it_is_written_down_every_hour_and_its_end_is_said(
         written.add(read(path))
         return not len(tasks)
 
-    await eventually(has_ended)
+    await until(has_ended)
     assert len(written) > 3
     assert "remove previousSecret" in caplog.text
     clock.jump_wall(-500 * HOUR)

@@ -14,7 +14,7 @@ from standardwebhooks import Webhook
 
 from relay_core.clock import SystemClock
 from relay_supervisor.adapters.webhook.signing import Accepted, Scheme, Signed, Unverified, read_key, sign, verify
-from tests.supervisor.adapters.webhook.server import OLD_SECRET, SECRET, TEXT_SECRET
+from tests.kit.servers.webhook import OLD_SECRET, SECRET, TEXT_SECRET
 
 KEY, OLD_KEY = read_key(SECRET), read_key(OLD_SECRET)
 NOW = 1_700_000_000

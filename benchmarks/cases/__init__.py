@@ -1,0 +1,1 @@
+"""The cases of `python -m benchmarks`, by the part that they measure."""

@@ -1,0 +1,70 @@
+"""The public names, listed once: for type checkers, and for `__init__.py`, which imports each when it is used."""
+
+from relay_core.adapters.interface import Adapter as Adapter
+from relay_core.adapters.interface import AdapterContext as AdapterContext
+from relay_core.adapters.interface import AdapterStatus as AdapterStatus
+from relay_core.adapters.interface import DeliveryContext as DeliveryContext
+from relay_core.adapters.interface import DeliveryResult as DeliveryResult
+from relay_core.adapters.secret import Secret as Secret
+from relay_core.client.client import RelayClient as RelayClient
+from relay_core.clock import Clock as Clock
+from relay_core.clock import SystemClock as SystemClock
+from relay_core.config import BackpressureConfig as BackpressureConfig
+from relay_core.config import BudgetConfig as BudgetConfig
+from relay_core.config import CircuitBreakerConfig as CircuitBreakerConfig
+from relay_core.config import DispatchConfig as DispatchConfig
+from relay_core.config import EventsConfig as EventsConfig
+from relay_core.config import LimitsConfig as LimitsConfig
+from relay_core.config import RateLimitConfig as RateLimitConfig
+from relay_core.config import RelayConfig as RelayConfig
+from relay_core.config import ReliabilityConfig as ReliabilityConfig
+from relay_core.config import RetentionConfig as RetentionConfig
+from relay_core.core import RelayCore as RelayCore
+from relay_core.dispatch.subscriptions import Subscription as Subscription
+from relay_core.errors import AccessDenied as AccessDenied
+from relay_core.errors import Closed as Closed
+from relay_core.errors import ConfigError as ConfigError
+from relay_core.errors import InvalidPayload as InvalidPayload
+from relay_core.errors import InvalidSubject as InvalidSubject
+from relay_core.errors import NotFound as NotFound
+from relay_core.errors import ProtocolError as ProtocolError
+from relay_core.errors import RelayError as RelayError
+from relay_core.errors import StorageError as StorageError
+from relay_core.errors import SupervisorUnavailable as SupervisorUnavailable
+from relay_core.messages.dead_letter import DeadLetter as DeadLetter
+from relay_core.messages.dead_letter import DeadLetterFilter as DeadLetterFilter
+from relay_core.messages.dead_letter import DeadLetterGroup as DeadLetterGroup
+from relay_core.messages.delivery import Span as Span
+from relay_core.messages.envelope import Budget as Budget
+from relay_core.messages.envelope import BudgetOverrides as BudgetOverrides
+from relay_core.messages.envelope import Envelope as Envelope
+from relay_core.messages.operator_views import AdapterState as AdapterState
+from relay_core.messages.payload import Attachment as Attachment
+from relay_core.messages.payload import ChannelType as ChannelType
+from relay_core.messages.payload import Performative as Performative
+from relay_core.messages.payload import ResponseContext as ResponseContext
+from relay_core.messages.payload import StandardPayload as StandardPayload
+from relay_core.messages.replay_plan import ReplayOutcome as ReplayOutcome
+from relay_core.messages.replay_plan import ReplayPlan as ReplayPlan
+from relay_core.messages.results import AdapterResult as AdapterResult
+from relay_core.messages.results import PublishResult as PublishResult
+from relay_core.messages.results import Rejection as Rejection
+from relay_core.messages.signals import Signal as Signal
+from relay_core.messages.signals import SignalType as SignalType
+from relay_core.messages.subjects import matches_pattern as matches_pattern
+from relay_core.messages.subjects import validate_subject as validate_subject
+from relay_core.messages.trie import SubjectTrie as SubjectTrie
+from relay_core.rules.access import AccessRule as AccessRule
+from relay_core.rules.backpressure import check_backpressure as check_backpressure
+from relay_core.rules.bindings import Binding as Binding
+from relay_core.rules.breaker import CircuitBreakers as CircuitBreakers
+from relay_core.rules.breaker import CircuitState as CircuitState
+from relay_core.rules.budget import create_default_budget as create_default_budget
+from relay_core.rules.budget import enforce_budget as enforce_budget
+from relay_core.rules.rate_limit import check_rate_limit as check_rate_limit
+from relay_core.rules.rate_limit import resolve_limit as resolve_limit
+from relay_core.storage.endpoint_file import Endpoint as Endpoint
+
+TYPE_CHECKING: bool
+__version__: str
+__all__: list[str]

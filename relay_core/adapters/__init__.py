@@ -1,0 +1,5 @@
+"""The seam to other platforms.
+
+The `Adapter` protocol (`interface`), the registry of running adapters, the host and the lanes of each, and secrets in
+their configuration. May import `pipeline` and below.
+"""

@@ -1,0 +1,290 @@
+"""Pull consumers: peek at a subject's messages, wait for them, claim them, and finish them.
+
+1. Peeking and waiting claim nothing. A claim is the atomic step on disk, oldest first or by id; a claimed message must
+   be completed or failed. A message in flight at a subscriber is finished by that subscriber. A message whose consumer
+   is gone and whose dead letter the disk refuses (dead_lettering.py) can be completed or failed here as well.
+2. A waiting consumer is told of new arrivals, and looks again for what there is.
+3. A message that was dead-lettered because its consumer was gone (`interrupted`, `disconnected`, `timeout`) may have
+   been handled all the same. If the consumer returns and completes it `late`, the dead letter ends as done. A replay
+   that was quicker wins, and the consumer learns that there is nothing left to complete.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+
+from relay_core.clock import Clock
+from relay_core.dispatch.dead_lettering import DeadLetterWriter
+from relay_core.dispatch.handling import Handling
+from relay_core.errors import NotFound
+from relay_core.journal.commit import Commits
+from relay_core.messages.dead_letter import Code
+from relay_core.messages.delivery import Status
+from relay_core.messages.envelope import Envelope
+from relay_core.messages.subjects import subject_hash, validate_subject
+from relay_core.records.recorder import Recorder
+from relay_core.rules.breaker import CircuitBreakers
+from relay_core.rules.replies import ReplyRules
+from relay_core.storage.atomic_file import storage_error
+from relay_core.storage.mailbox import Mailbox
+from relay_core.storage.mailboxes import Mailboxes
+from relay_core.storage.maildir import NEW
+from relay_core.storage.stored_message import BadFile, StoredMessage
+
+_LOOK_AT_ONCE = 100
+"""Messages that are read at a time to see whether one is the answer."""
+
+
+class Inbox:
+    """Serve pull consumers."""
+
+    def __init__(
+        self,
+        mailboxes: Mailboxes,
+        commits: Commits,
+        dead_letter_writer: DeadLetterWriter,
+        handling: Handling,
+        breakers: CircuitBreakers,
+        replies: ReplyRules,
+        recorder: Recorder,
+        clock: Clock,
+        complete_late: Callable[[Mailbox, str], Awaitable[bool]],
+    ) -> None:
+        self._mailboxes = mailboxes
+        self._commits = commits
+        self._dead_letter_writer = dead_letter_writer
+        self._handling = handling
+        self._breakers = breakers
+        self._replies = replies
+        self._recorder = recorder
+        self._clock = clock
+        self._complete_late = complete_late
+        """Ends the dead letter of a message that its consumer had finished; returns False if there is none."""
+        self._taken: set[StoredMessage] = set()
+        """The claimed messages of pull consumers."""
+
+    async def peek(self, subject: str, limit: int, *, room: int | None = None, after: str = "") -> list[Envelope]:
+        """Return the oldest waiting messages after an id; at most `room` bytes of them, but one at least."""
+        mailbox = self._mailbox(subject)
+        return await self._read(mailbox, mailbox.waiting(limit, after), room)
+
+    async def wait(self, subject: str, limit: int, *, after: str = "", answer_to: str | None = None) -> list[str]:
+        """Return the ids of waiting messages after an id, and only of the answers to a message if one is given.
+
+        If there is none, it returns when there is.
+        """
+        mailbox = self._mailbox(subject)
+        while True:
+            arrival = mailbox.next_arrival()  # before looking, so that nothing is missed in between
+            try:
+                found = await self._look(mailbox, limit, after, answer_to)
+                if found:
+                    return found
+                await arrival
+            finally:
+                arrival.cancel()
+
+    async def claim(self, subject: str, limit: int = 1, *, ids: Iterable[str] | None = None) -> list[Envelope]:
+        """Take the oldest waiting messages, or those with these ids that still wait."""
+        mailbox = self._mailbox(subject)
+        claimed: list[Envelope] = []
+        for taken in self._take(mailbox, ids):
+            envelope = await self._begin(mailbox, taken)
+            if envelope is not None:
+                claimed.append(envelope)
+            if len(claimed) == limit:
+                break
+        return claimed
+
+    async def complete(self, subject: str, message_id: str, *, late: bool) -> bool:
+        """Finish a claimed message; if it may be late, also one that was dead-lettered. Return True if it was late."""
+        mailbox = self._mailbox(subject)
+        item = self._find(mailbox, message_id)
+        if item is None and (waiting := await self._dead_letter_writer.find(mailbox, message_id)) is not None:
+            return self._complete_waiting(mailbox, waiting)
+        if item is None:
+            if late and await self._complete_late(mailbox, message_id):
+                return True
+            raise _not_claimed(mailbox, message_id)
+        self._finish(mailbox, item)
+        self._taken.discard(item)
+        return False
+
+    def _finish(self, mailbox: Mailbox, item: StoredMessage) -> None:
+        try:
+            self._commits.finish(mailbox.hash, mailbox.maildir, item.id)
+        except OSError as error:
+            raise storage_error("complete a message in", mailbox.maildir.path, error) from error
+        del mailbox.claimed[item.id]
+        item.delivery.status = Status.DONE
+        item.delivery.code = item.delivery.reason = None
+        item.delivery.handled_ms = float(self._clock.now_ms())
+        self._recorder.handled(item.delivery)
+        self._settled(item, True)
+
+    def _complete_waiting(self, mailbox: Mailbox, item: StoredMessage) -> bool:
+        """Finish a message that waits to be dead-lettered; it is late."""
+        self._finish(mailbox, item)
+        self._dead_letter_writer.forget(mailbox, item.id)
+        return True
+
+    async def fail(self, subject: str, message_id: str, reason: str, code: str) -> None:
+        """Make a dead letter of a claimed message."""
+        mailbox = self._mailbox(subject)
+        item = self._find(mailbox, message_id)
+        if item is None:
+            item = await self._dead_letter_writer.find(mailbox, message_id)
+            if item is None:
+                raise _not_claimed(mailbox, message_id)
+            error = await self._dead_letter_writer.try_again(mailbox, message_id, code=code, reason=reason)
+        else:
+            del mailbox.claimed[message_id]  # at once: it is finished by one caller only
+            self._taken.discard(item)
+            error = await self._dead_letter_writer.dead_letter(mailbox, item, code=code, reason=reason)
+            if error is not None:
+                mailbox.claimed[message_id] = item
+                self._taken.add(item)
+        if error is not None:
+            raise storage_error("dead-letter a message in", mailbox.maildir.path, error) from error
+        self._settled(item, False)
+
+    def _settled(self, item: StoredMessage, handled: bool) -> None:
+        """Tell a replay that waits for it how a message ended."""
+        if (on_settled := self._handling.on_settled) is not None:
+            on_settled(item, handled)
+
+    async def abandon(self, subject: str, message_id: str, reason: str, code: str) -> None:
+        """Make a dead letter of a claimed message whose consumer is gone, as soon as the disk lets it."""
+        mailbox = self._mailbox(subject)
+        item = self._find(mailbox, message_id)
+        if item is not None:  # else it was finished at the same moment
+            del mailbox.claimed[message_id]
+            self._taken.discard(item)
+            await self._dead_letter_writer.dead_letter_or_retry(mailbox, item, code=code, reason=reason)
+            self._settled(item, False)
+
+    async def discard(self, target: str, message_id: str, reason: str, code: str) -> bool:
+        """Make a dead letter of a waiting message; return False if a consumer has it or it is no message."""
+        mailbox = self._mailboxes.get(target)
+        taken = mailbox.take(message_id) if mailbox is not None else None
+        if mailbox is None or taken is None:
+            return False
+        self._recorder.pressure_cleared(mailbox)
+        if isinstance(taken, BadFile):
+            await self._dead_letter_writer.quarantine(mailbox, taken)
+            return False
+        if taken.probe:
+            self._breakers.release(mailbox.hash)
+        if taken.fanout is not None:
+            taken.fanout.failed(taken, code, reason)
+        else:
+            await self._dead_letter_writer.dead_letter_or_retry(mailbox, taken, code=code, reason=reason)
+        self._settled(taken, False)
+        return True
+
+    def _mailbox(self, subject: str) -> Mailbox:
+        validate_subject(subject)
+        mailbox = self._mailboxes.get(subject_hash(subject))
+        if mailbox is None:
+            raise NotFound(f"no mailbox for {subject}: register the endpoint first", what=subject)
+        return mailbox
+
+    def _find(self, mailbox: Mailbox, message_id: str) -> StoredMessage | None:
+        """Return a message that a pull consumer has claimed."""
+        item = mailbox.claimed.get(message_id)
+        return item if item in self._taken else None
+
+    async def _look(self, mailbox: Mailbox, limit: int, after: str, answer_to: str | None) -> list[str]:
+        if answer_to is None:
+            return mailbox.waiting(limit, after)
+        found: list[str] = []
+        while len(found) < limit and (ids := mailbox.waiting(_LOOK_AT_ONCE, after)):
+            found += [envelope.id for envelope in await self._read(mailbox, ids) if is_answer(envelope, answer_to)]
+            after = ids[-1]
+        return found[:limit]
+
+    async def _read(self, mailbox: Mailbox, ids: list[str], room: int | None = None) -> list[Envelope]:
+        envelopes = []
+        found, gone = await asyncio.to_thread(_read_waiting, mailbox, ids, room)
+        for message_id in gone:
+            # Claimed meanwhile, and perhaps back; or taken away by other hands, and then it waits no longer.
+            if mailbox.has(message_id) and NEW not in mailbox.maildir.whereabouts(message_id):
+                mailbox.forget(message_id)
+        for item in found:
+            if isinstance(item, BadFile):
+                await self._dead_letter_writer.quarantine(mailbox, item)
+                mailbox.forget(item.message_id)
+            else:
+                self._replies.handed(mailbox.subject, item.envelope)
+                envelopes.append(item.envelope)
+        return envelopes
+
+    @staticmethod
+    def _take(mailbox: Mailbox, ids: Iterable[str] | None) -> Iterator[StoredMessage | BadFile]:
+        """Claim messages one after the other, each when it is asked for."""
+        try:
+            if ids is None:
+                while (oldest := mailbox.claim_next()) is not None:
+                    yield oldest
+            else:
+                for message_id in ids:
+                    if mailbox.has(message_id) and (taken := mailbox.take(message_id)) is not None:
+                        yield taken
+        except OSError as error:
+            raise storage_error("claim in", mailbox.maildir.path, error) from error
+
+    async def _begin(self, mailbox: Mailbox, taken: StoredMessage | BadFile) -> Envelope | None:
+        """Hand out a claimed message, unless it is none or too old."""
+        self._recorder.pressure_cleared(mailbox)
+        if isinstance(taken, BadFile):
+            await self._dead_letter_writer.quarantine(mailbox, taken)
+            return None
+        if taken.probe:
+            self._breakers.release(mailbox.hash)  # a pull consumer is no handler to be tried
+        now = self._clock.now_ms()
+        if now > taken.envelope.budget.ttl:
+            await self._dead_letter_writer.dead_letter_or_retry(
+                mailbox, taken, code=Code.EXPIRED, reason="message expired (TTL)"
+            )
+            self._settled(taken, False)
+            return None
+        self._taken.add(taken)
+        self._commits.note_claimed(mailbox.hash, taken.id)
+        self._replies.handed(mailbox.subject, taken.envelope)
+        taken.delivery.claimed_ms = float(now)
+        self._recorder.claimed(taken.delivery)
+        return taken.envelope
+
+
+def is_answer(envelope: Envelope, message_id: str) -> bool:
+    """Return True if a message answers another: it is its child, or names it as `correlationId`."""
+    if envelope.parent_id == message_id:
+        return True
+    payload = envelope.payload
+    return isinstance(payload, dict) and payload.get("correlationId") == message_id
+
+
+def _not_claimed(mailbox: Mailbox, message_id: str) -> NotFound:
+    return NotFound(f"{message_id} is not claimed in {mailbox.subject}", what=message_id)
+
+
+def _read_waiting(
+    mailbox: Mailbox, message_ids: list[str], room: int | None
+) -> tuple[list[StoredMessage | BadFile], list[str]]:
+    """Return what waits under these ids, as far as there is room, and the ids under which nothing does. Blocks."""
+    found: list[StoredMessage | BadFile] = []
+    gone: list[str] = []
+    size = 0
+    for message_id in message_ids:
+        try:
+            item = mailbox.read(NEW, message_id)
+        except FileNotFoundError:
+            gone.append(message_id)
+            continue
+        if isinstance(item, StoredMessage):
+            size += len(item.data)
+            if room is not None and found and size > room:
+                break
+        found.append(item)
+    return found, gone

@@ -1,0 +1,197 @@
+"""Subscriptions: live handlers for the messages of a subject or a pattern.
+
+A subscription is a live object: it ends with `close`, with its process, or with its `async with`
+block, and is never restored. A coroutine function runs on the event loop; any other callable runs
+in a thread, so that a handler that blocks delays its own mailbox and nobody's publish.
+
+Those with the same queue name are a pool (worker_pool.py): they share the messages, one each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Any
+
+from relay_core.dispatch.consumer import End
+from relay_core.dispatch.worker_pool import Pool, Pools
+from relay_core.messages.envelope import Envelope
+from relay_core.messages.subjects import is_reply, validate_subject
+from relay_core.messages.trie import SubjectTrie
+
+Handler = Callable[..., Awaitable[Any] | Any]
+
+_HANDLER_THREADS = 64
+
+
+class Subscription:
+    """One handler and the pattern it listens to."""
+
+    def __init__(
+        self,
+        id: str,
+        pattern: str,
+        created_at: str,
+        handler: Handler,
+        owner: Subscriptions,
+        max_in_flight: int | None,
+        pool: Pool | None,
+    ) -> None:
+        self.id = id
+        self.pattern = pattern
+        self.created_at = created_at
+        self.name = getattr(handler, "__qualname__", type(handler).__name__)
+        self.pool = pool
+        """Whose messages it shares, and who counts those in its hands."""
+        self.slots = asyncio.Semaphore(max_in_flight) if max_in_flight is not None and pool is None else None
+        """Bounds the messages in its hands over all mailboxes; without it, it is one of each."""
+        self.keeps_time = bool(getattr(handler, "keeps_time", False))
+        """Whether the handler ends by itself what takes too long."""
+        self._says_end = bool(getattr(handler, "says_end", False))
+        """Whether the handler takes an `End` beside the message, to say it before it answers for it."""
+        self._handler = handler
+        self._owner = owner
+        self.on_change: Callable[[Subscription], None] | None = None
+        """Told when the subscription has ended."""
+        self._on_loop = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
+            getattr(handler, "__call__", None)  # noqa: B004 - an object whose __call__ is async
+        )
+
+    @property
+    def queue(self) -> str | None:
+        """Return the name of the queue whose messages it shares."""
+        return self.pool.name if self.pool is not None else None
+
+    async def deliver(self, envelope: Envelope, end: End) -> None:
+        """Run the handler on a message; whatever it raises is a failure."""
+        try:
+            await self._run(envelope, end)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # The handler's own doing: passed on, it would end the dispatcher and strand the mailbox.
+            raise RuntimeError("what the handler waited for was cancelled") from error
+        except SystemExit as error:
+            raise RuntimeError(f"the handler called sys.exit({error.code!r})") from error
+
+    async def _run(self, envelope: Envelope, end: End) -> None:
+        if self._on_loop:
+            await (self._handler(envelope, end) if self._says_end else self._handler(envelope))
+            return
+        loop = asyncio.get_running_loop()
+        result = await loop.run_in_executor(self._owner.threads(), self._call, envelope)
+        if inspect.isawaitable(result):
+            await result
+
+    def _call(self, envelope: Envelope) -> Any:
+        try:
+            return self._handler(envelope)
+        except StopIteration as error:
+            raise RuntimeError("the handler raised StopIteration") from error  # no future can carry that
+
+    async def close(self) -> None:
+        """Receive nothing more; a message under way is still finished."""
+        self.end()
+
+    def end(self) -> None:
+        """Close at once."""
+        self.detach()
+        self.announce()
+
+    def detach(self) -> None:
+        """Receive nothing more; `announce` must follow."""
+        self._owner.remove(self)
+
+    def announce(self) -> None:
+        """Let the mailboxes that it heard know that it has ended."""
+        if self.on_change is not None:
+            self.on_change(self)
+
+    async def __aenter__(self) -> Subscription:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class Subscriptions:
+    """All live subscriptions, found by subject."""
+
+    def __init__(self) -> None:
+        self._trie: SubjectTrie[Subscription] = SubjectTrie()
+        self.pools = Pools()
+        self._threads: ThreadPoolExecutor | None = None
+        self.version = 0
+        """Changes whenever a subscription comes or goes."""
+
+    def __len__(self) -> int:
+        return len(self._trie)
+
+    def add(
+        self,
+        id: str,
+        pattern: str,
+        created_at: str,
+        handler: Handler,
+        max_in_flight: int | None = None,
+        queue: str | None = None,
+    ) -> Subscription:
+        """Start a subscription.
+
+        Raises:
+            InvalidSubject: if the pattern or the queue's name breaks the naming rules.
+            ValueError: if it may have nothing in hand.
+            TypeError: if the handler cannot be called.
+        """
+        validate_subject(pattern, allow_wildcards=True)
+        if not callable(handler):
+            raise TypeError(f"a handler must be callable, not {type(handler).__name__}")
+        if max_in_flight is not None and max_in_flight < 1:
+            raise ValueError(f"max_in_flight must be 1 or more, not {max_in_flight}")
+        pool = self.pools.get(queue) if queue is not None else None
+        subscription = Subscription(id, pattern, created_at, handler, self, max_in_flight, pool)
+        self._trie.add(pattern, subscription)
+        self.version += 1
+        if pool is not None:
+            pool.join(subscription, max_in_flight or 1)
+        return subscription
+
+    def remove(self, subscription: Subscription) -> None:
+        """End a subscription; ending it again changes nothing."""
+        if self._trie.remove(subscription.pattern, subscription):
+            self.version += 1
+            if subscription.pool is not None:
+                self.pools.leave(subscription.pool, subscription)
+
+    def match(self, subject: str) -> list[Subscription]:
+        """Return the subscriptions that listen to a subject; to a reply mailbox, those that name it."""
+        found = self._trie.match(subject)
+        return [one for one in found if one.pattern == subject] if is_reply(subject) else found
+
+    def listeners(self, subject: str) -> int:
+        """Return how many get each message of a subject; a pool counts as one."""
+        found = self.match(subject)
+        if not self.pools:
+            return len(found)
+        return sum(one.pool is None for one in found) + len({one.pool for one in found if one.pool is not None})
+
+    def all(self) -> list[Subscription]:
+        """Return every subscription, oldest first."""
+        return sorted(self._trie, key=lambda subscription: subscription.id)
+
+    def threads(self) -> ThreadPoolExecutor:
+        """Return the threads for handlers that may block."""
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(_HANDLER_THREADS, thread_name_prefix="relay-handler")
+        return self._threads
+
+    def close(self) -> None:
+        """Let go of the handlers' threads; one that hangs is not waited for."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)

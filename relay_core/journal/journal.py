@@ -1,0 +1,322 @@
+"""The write-ahead journal: makes an acknowledged publish durable before its files are.
+
+With ``durability: "fsync"`` every transaction is first one line here, and a whole group of lines is made durable by one
+``fdatasync``. The files in the Maildir are then written without any sync, and a restart completes them from the
+journal. With ``"os"`` only transactions that must be atomic across files are journaled (publishes with a dedupe id,
+replays), and nothing is synced. The format is described in segment.py.
+
+Rules:
+
+1. Append before the files change; sync before the append counts.
+2. A failed fdatasync poisons its segment: it is never synced again, and later lines go to a new one.
+3. Space for a transaction's amendment, and for the ends of messages, is reserved before the transaction is written, by
+   writing zeros. Never through a mapping: on a full disk that would kill the process with SIGBUS.
+4. A segment leaves the journal only after all of its content is on disk (``syncfs``; with ``"os"`` the files are
+   enough). It is then kept for a while as `ClosedSegments`, for a lost index.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import wraps
+from pathlib import Path
+from typing import Concatenate, Literal, ParamSpec
+
+from relay_core.journal.closed_segments import ClosedSegments
+from relay_core.journal.segment import FRAME_BYTES, frame_lines, segment_path, segments
+from relay_core.storage.atomic_file import fsync_directory, is_full
+
+logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+
+Durability = Literal["fsync", "os"]
+
+SEGMENT_BYTES = 16 * 1024 * 1024
+_FDATASYNC: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
+_AHEAD = 1024 * 1024
+_SPARED = 4
+"""Space is reserved ahead only if the disk has several times as much free."""
+_ROOM_FOR_ENDS = 32 * 1024
+"""Reserved for ends of messages with fsync: on a full disk those free space."""
+_ROOM_FOR_DONE = 256
+_OPEN = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def _evicts(method: Callable[Concatenate[Journal, P], None]) -> Callable[Concatenate[Journal, P], None]:
+    """On a full disk, evict the oldest closed segment and retry, until none is left."""
+
+    @wraps(method)
+    def call(self: Journal, /, *args: P.args, **named: P.kwargs) -> None:
+        while True:
+            try:
+                return method(self, *args, **named)
+            except OSError as error:
+                if not is_full(error) or not self.closed.evict_oldest():
+                    raise
+
+    return call
+
+
+class Journal:
+    """The present segment, and the older ones that are still needed."""
+
+    def __init__(
+        self,
+        directory: Path,
+        durability: Durability,
+        *,
+        segment_bytes: int = SEGMENT_BYTES,
+        fdatasync: Callable[[int], None] = _FDATASYNC,
+    ) -> None:
+        self.directory = directory
+        self.closed = ClosedSegments(directory)
+        self.durability = durability
+        self._segment_bytes = segment_bytes
+        self._fdatasync = fdatasync
+        self._lock = threading.Lock()
+        self._sequence = 0
+        self._fd = -1
+        self._is_closed = False
+        self._offset = 0
+        self._filled = 0
+        self._held = 0
+        self._for_ends = _ROOM_FOR_ENDS if durability == "fsync" else 0
+        self._owed: list[bytes] = []
+
+    def open(self, after: int = 0) -> None:
+        """Start a new segment with a number above all existing ones, and above `after`.
+
+        On a full disk the next append tries again.
+        """
+        self.directory.mkdir(mode=0o700, exist_ok=True)
+        if self.durability == "fsync":
+            fsync_directory(self.directory.parent)
+        with self._lock:
+            existing = segments(self.directory) + self.closed.segments()
+            self._sequence = max([after, *(sequence for sequence, _ in existing)])
+            try:
+                self._next_segment()
+            except OSError as error:
+                if not is_full(error):
+                    raise
+
+    def close(self) -> None:
+        """Stop writing; segments stay for the next start unless they were checkpointed."""
+        with self._lock:
+            self._leave_segment()
+            self._is_closed = True
+
+    @_evicts
+    def append(self, lines: Sequence[bytes], *, room: int = _ROOM_FOR_DONE, hold: int | None = None) -> None:
+        """Write lines to the segment; they survive kill -9, but not yet a power loss.
+
+        `room` bytes are reserved behind them, so that a ``done`` always fits. With `hold` that many bytes are also kept
+        from other appends, until `amend` uses them or `release` frees them, and some space is left that only appends
+        without `hold` use. Lines that `amend` could not write go first.
+
+        Raises:
+            OSError: if the write fails; none of the lines counts.
+        """
+        with self._lock:
+            self._append([*self._owed, *lines], max(room, self._held) if hold is None else hold + self._for_ends)
+            self._owed = []
+            if hold is not None:
+                self._held = hold
+
+    def amend(self, lines: Iterable[bytes]) -> None:
+        """Write the outcome of journaled transactions, in the space reserved for it.
+
+        Never fails: lines that cannot be written now go before the next ones.
+        """
+        lines = list(lines)
+        with self._lock:
+            self._held = max(0, self._held - sum(len(line) + FRAME_BYTES for line in lines))
+            try:
+                self._append([*self._owed, *lines], self._held)
+                self._owed = []
+            except OSError as error:
+                logger.error("journal: %d lines are postponed: %s", len(lines), error)
+                self._owed += lines
+
+    def release(self) -> None:
+        """Release the space held by `append`."""
+        with self._lock:
+            self._held = 0
+
+    def _append(self, lines: list[bytes], room: int) -> None:
+        if self._fd < 0:
+            if self._is_closed:
+                raise OSError(errno.EBADF, "the journal is closed")
+            self._next_segment()  # the last attempt failed
+        data = frame_lines(lines, self._sequence)
+        filled = self._filled
+        try:
+            self._fill_ahead(self._offset + len(data), room)
+        except OSError:
+            os.ftruncate(self._fd, filled)
+            self._filled = filled
+            raise
+        try:
+            self._put(data)
+        except OSError:
+            os.ftruncate(self._fd, self._offset)
+            self._filled = self._offset
+            raise
+        self._offset += len(data)
+
+    def _put(self, data: bytes) -> None:
+        written = 0
+        while written < len(data):
+            written += os.pwrite(self._fd, data[written:] if written else data, self._offset + written)
+
+    def sync(self) -> None:
+        """Make every appended line durable.
+
+        Raises:
+            OSError: if the sync failed; the segment is never synced again and a new one is started.
+        """
+        with self._lock:
+            fd = os.dup(self._fd)
+        try:
+            self._fdatasync(fd)
+        except OSError:
+            with self._lock:
+                self._leave_segment()
+                self._next_segment()
+            raise
+        finally:
+            os.close(fd)
+
+    @property
+    def owes(self) -> bool:
+        """Return True if lines are pending that `amend` could not write."""
+        return bool(self._owed)
+
+    def make_room(self) -> bool:
+        """Free space after a write found the disk full; return False if there is none to free.
+
+        First the unreserved space ahead of the lines, then the oldest closed segment.
+        """
+        with self._lock:
+            end = self._offset + self._held + self._for_ends
+            if self._fd >= 0 and self._filled > end:
+                os.ftruncate(self._fd, end)
+                self._filled = end
+                return True
+        return self.closed.evict_oldest()
+
+    @property
+    def sequence(self) -> int:
+        """Return the number of the present segment; 0 before the first."""
+        return self._sequence
+
+    @property
+    def full(self) -> bool:
+        """Return True if the segment has reached its size."""
+        return self._offset >= self._segment_bytes
+
+    @_evicts
+    def rotate(self) -> None:
+        """Start a new segment, and sync the remaining lines of the old one.
+
+        The lock is not held during a sync: the event loop appends lines, too.
+        """
+        with self._lock:
+            sequence = self._sequence + 1
+        path = segment_path(self.directory, sequence)
+        fd = os.open(path, _OPEN, 0o600)
+        try:
+            if self.durability == "fsync":
+                fsync_directory(self.directory)
+        except OSError:
+            os.close(fd)
+            path.unlink()
+            raise
+        with self._lock:
+            old, self._fd = self._fd, fd
+            self._sequence = sequence
+            self._offset = self._filled = 0
+        if old >= 0:
+            try:
+                if self.durability == "fsync":
+                    self._fdatasync(old)
+            except OSError as error:
+                logger.error("journal: the last lines of a segment may not survive a power loss: %s", error)
+            finally:
+                os.close(old)
+
+    def checkpoint(self, *, closing: bool = False) -> None:
+        """Make the Maildir durable (with fsync), then close the segments before the present one.
+
+        With `closing` the present one as well: nothing is appended any more.
+
+        Raises:
+            OSError: if the sync failed; the segments stay.
+        """
+        if closing:
+            self.close()
+        present = self._sequence
+        old = [path for sequence, path in segments(self.directory) if sequence < present or closing]
+        if old:
+            if self.durability == "fsync":
+                sync_file_system(self.directory)
+            for path in old:
+                self.closed.add(path)
+        self.closed.expire()
+
+    @_evicts
+    def _next_segment(self) -> None:
+        fd = os.open(segment_path(self.directory, self._sequence + 1), _OPEN, 0o600)
+        self._sequence += 1
+        self._leave_segment()
+        try:
+            if self.durability == "fsync":
+                fsync_directory(self.directory)
+        except OSError:
+            os.close(fd)
+            raise
+        self._fd = fd
+        self._offset = self._filled = 0
+
+    def _leave_segment(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _fill_ahead(self, end: int, room: int) -> None:
+        # Overwriting existing blocks saves fdatasync a metadata commit for the file's size, and guarantees space for
+        # the "done" of every transaction whose line was written.
+        need = end + room
+        if need > self._filled:
+            ahead = _AHEAD if self.durability == "fsync" else _AHEAD // 16
+            disk = os.fstatvfs(self._fd)
+            if disk.f_bavail * disk.f_frsize > _SPARED * ahead:  # message files need the last free space more
+                with suppress(OSError):
+                    self._filled += os.pwrite(self._fd, bytes(end + ahead - self._filled), self._filled)
+            while need > self._filled:  # on a nearly full disk: only the bytes needed, or an error
+                self._filled += os.pwrite(self._fd, bytes(need - self._filled), self._filled)
+
+
+def sync_file_system(path: Path) -> None:
+    """Sync the file system that holds `path`.
+
+    Raises:
+        OSError: if any of it could not be written.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+        if syncfs is None:
+            os.sync()
+        elif syncfs(fd) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code), str(path))
+    finally:
+        os.close(fd)

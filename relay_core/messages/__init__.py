@@ -1,0 +1,6 @@
+"""What a message is.
+
+Subjects and the trie that matches them, ids, envelopes, payloads, signals, results, deliveries, dead letters, and the
+models that operators see. Values and pure functions: nothing here touches a file, socket, thread or clock. May import
+`errors`, `clock` and `config`.
+"""

@@ -1,0 +1,294 @@
+"""Dead letters: what could not be delivered, with the reason, where an operator finds it.
+
+A dead letter is one file in a mailbox's ``failed/``::
+
+    {"envelope": {...}, "reason": ..., "code": ..., "failedAt": ..., "endpointHash": ..., "replays": 0,
+     "stage": "target"}
+
+1. `stage` says what may be replayed: ``target`` is the target's own copy and goes back to that
+   target; ``gate`` never had one and goes to its subject again.
+2. `partial` marks the copy of a target that failed while others took the message. It is listed, planned, exported
+   and purged with dead letters, and marked, but not counted as one.
+3. A file that was no envelope has none here: its bytes stay beside the record as
+   ``{id}.original``, and it cannot be replayed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar, Literal
+
+import orjson
+from pydantic import ConfigDict, ValidationError, field_validator
+
+from relay_core.clock import LAST_MS, iso, parse_iso
+from relay_core.errors import InvalidPayload
+from relay_core.messages.base import WireModel, first_problem
+from relay_core.messages.delivery import Delivery, TargetKind, stored_delivery
+from relay_core.messages.envelope import Envelope
+from relay_core.messages.filter_language import BODY, FAILED, Term, parse_filter
+from relay_core.messages.ids import ulid_ms
+from relay_core.messages.payload import check_depth
+
+DAMAGED = "the record is damaged: "
+"""How the reason of a record that cannot be read begins."""
+_LONGEST_REASON = 2000
+
+
+class Code:
+    """Why a message is a dead letter."""
+
+    NO_MATCH = "no_match"
+    MAX_HOPS = "max_hops"
+    CYCLE = "cycle"
+    EXPIRED = "expired"
+    CALL_BUDGET = "call_budget"
+    HANDLER_FAILED = "handler_failed"
+    TIMEOUT = "timeout"
+    ADAPTER_FAILED = "adapter_failed"
+    STORE_FAILED = "store_failed"
+    CONSUMER_FAILED = "consumer_failed"
+    DISCONNECTED = "disconnected"
+    INTERRUPTED = "interrupted"
+    MALFORMED = "malformed"
+    UNREAD = "unread"
+
+
+class DeadLetter(WireModel):
+    """A message that failed, and why."""
+
+    message_id: str
+    envelope: Envelope | None = None
+    """None if the file was no message."""
+    reason: str
+    """Why, in words; 2,000 characters at most."""
+    code: str
+    """Why, as a stable word: `no_match`, `max_hops`, `cycle`, `expired`, `call_budget`, `handler_failed`, `timeout`,
+    `adapter_failed`, `store_failed`, `consumer_failed`, `disconnected`, `interrupted`, `malformed` or `unread`."""
+    failed_at: str
+    """An ISO 8601 instant."""
+    endpoint_hash: str
+    """The mailbox that it lies in."""
+    replays: int = 0
+    """How often it has been replayed."""
+    stage: Literal["target", "gate"] = "target"
+    """``target`` is the target's own copy and is replayed to it; ``gate`` had none and is replayed to its subject."""
+    partial: bool = False
+    """Whether other targets took the message: then it is this target's kept copy, and not counted as a dead letter."""
+
+    @property
+    def cursor(self) -> str:
+        """Return where the page after this one begins; a message may be dead at several targets."""
+        return f"{self.message_id}/{self.endpoint_hash}"
+
+    @field_validator("failed_at")
+    @classmethod
+    def _failed_at_is_instant(cls, value: str) -> str:
+        parse_iso(value)
+        return value
+
+
+class DeadLetterFilter(WireModel):
+    """Which dead letters are meant; every part given must hold."""
+
+    # A part that is misspelt must not mean all of them.
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    where: str | None = None
+    """In the language of filters: ``reason~timeout !to=relay.agent.* age>1h "not found"``."""
+    ids: tuple[str, ...] | None = None
+    """Messages, or one target's copy of a message as ``ID/HASH``."""
+    code: str | None = None
+    """Exactly this code."""
+    reason: str | None = None
+    """Part of the code or of the reason's text, in any case."""
+    endpoint: str | None = None
+    """The mailbox's subject (or a pattern over it) or its hash."""
+    sender: str | None = None
+    """The sender's subject, or a pattern over it."""
+    failed_before: int | None = None
+    """Wall time in milliseconds."""
+    failed_after: int | None = None
+    """Wall time in milliseconds."""
+    text: str | None = None
+    """Part of the payload's JSON text, in any case."""
+    exclude: bool = False
+    """Turn the filter round: everything that does not match."""
+
+    @field_validator("where")
+    @classmethod
+    def _where_is_a_filter(cls, value: str | None) -> str | None:
+        parse_filter(value or "")
+        return value
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        """Return every part but the ids as a term."""
+        parts = (
+            ("code", "=", self.code),
+            ("reason", "~", self.reason),
+            ("to", "=", self.endpoint),
+            ("from", "=", self.sender),
+            (FAILED, "<", self.failed_before),
+            (FAILED, ">", self.failed_after),
+            (BODY, "~", self.text),
+        )
+        return parse_filter(self.where or "") + tuple(Term(*part) for part in parts if part[2] is not None)
+
+
+class DeadLetterSummary(WireModel):
+    """A dead letter in a list: everything but its payload."""
+
+    message_id: str
+    endpoint_hash: str
+    """The mailbox that it lies in."""
+    endpoint_subject: str
+    """The mailbox's subject."""
+    subject: str
+    sender: str
+    code: str
+    reason: str
+    failed_at: float
+    """Wall time in milliseconds."""
+    replays: int
+    """How often it has been replayed."""
+    size: int
+    """Bytes of the payload as JSON."""
+    partial: bool = False
+    """Whether other targets took the message: then it is this target's kept copy."""
+
+    @property
+    def cursor(self) -> str:
+        """Return where the page after this one begins; a message may be dead at several targets."""
+        return f"{self.message_id}/{self.endpoint_hash}"
+
+
+class DeadLetterGroup(WireModel):
+    """Dead letters, or kept copies of partial deliveries, that share a code and a target."""
+
+    code: str
+    endpoint_hash: str
+    """The mailbox that they lie in."""
+    endpoint_subject: str
+    """The mailbox's subject."""
+    count: int
+    oldest_at: float
+    """Wall time in milliseconds at which the first of them failed."""
+    newest_at: float
+    """Wall time in milliseconds at which the last of them failed."""
+    sample_reason: str
+    """The newest one's."""
+    partial: bool = False
+    """Whether other targets took these messages: then they are not counted as dead letters."""
+
+
+def group_key(code: str, endpoint_hash: str, *, partial: bool) -> str:
+    """Return the key of a group in the live state."""
+    return f"{code}/{endpoint_hash}/partial" if partial else f"{code}/{endpoint_hash}"
+
+
+def count_dead(groups: Iterable[DeadLetterGroup]) -> int:
+    """Return how many dead letters are in some groups, without the kept copies of partial deliveries."""
+    return sum(group.count for group in groups if not group.partial)
+
+
+def clean_reason(reason: str) -> str:
+    """Return a reason as records and the index have it: of a bounded length, and Unicode, which errors may not be."""
+    return reason[:_LONGEST_REASON].encode(errors="replace").decode().replace("\0", "\ufffd")
+
+
+def encode_dead_letter(
+    envelope: bytes | None,
+    *,
+    reason: str,
+    code: str,
+    failed_ms: int,
+    endpoint_hash: str,
+    replays: int = 0,
+    stage: str = "target",
+    partial: bool = False,
+) -> bytes:
+    """Return the record in ``failed/`` for a stored envelope (or for a file that was none)."""
+    record: dict[str, Any] = {
+        "envelope": orjson.Fragment(envelope) if envelope is not None else None,
+        "reason": clean_reason(reason),
+        "code": code,
+        "failedAt": iso(failed_ms),
+        "endpointHash": endpoint_hash,
+        "replays": replays,
+        "stage": stage,
+    }
+    if partial:
+        record["partial"] = True
+    return orjson.dumps(record)
+
+
+def decode_dead_letter(message_id: str, data: bytes) -> DeadLetter:
+    """Return the dead letter in a record.
+
+    Raises:
+        ValueError: if the record is damaged.
+    """
+    try:
+        record = orjson.loads(data)
+        if not isinstance(record, dict):
+            raise ValueError("not an object")
+        check_depth(data, record, around=2)
+        record["messageId"] = message_id
+        letter = DeadLetter.model_validate(record)
+    except InvalidPayload as error:
+        raise ValueError(error.message) from error
+    except ValidationError as error:
+        raise ValueError(": ".join(first_problem(error))) from error
+    if letter.envelope is not None and letter.envelope.id != message_id:
+        raise ValueError(f"holds the id {letter.envelope.id}")
+    return letter
+
+
+def damaged_letter(message_id: str, endpoint_hash: str, problem: Exception) -> DeadLetter:
+    """Return what is left to say of a record that cannot be read; its name tells when the message was made."""
+    return DeadLetter(
+        message_id=message_id,
+        reason=clean_reason(f"{DAMAGED}{problem}"),
+        code=Code.MALFORMED,
+        failed_at=iso(min(ulid_ms(message_id), LAST_MS)),
+        endpoint_hash=endpoint_hash,
+    )
+
+
+def dead_delivery(letter: DeadLetter, *, target: str, kind: str, target_subject: str, status: str) -> Delivery:
+    """Return what a dead letter tells of its delivery."""
+    envelope = letter.envelope
+    if envelope is None:
+        sent = parse_iso(letter.failed_at)
+        delivery = Delivery(
+            message_id=letter.message_id,
+            target=target,
+            kind=TargetKind.NONE,
+            target_subject=target_subject,
+            subject=target_subject,
+            sender="",
+            trace_id=letter.message_id,
+            parent_id=None,
+            status=status,
+            sent_ms=sent,
+            expires_ms=0,
+            hops_before=0,
+            calls_before=0,
+            hops_after=0,
+            calls_after=0,
+            max_hops=0,
+            ancestors=(),
+            size=0,
+        )
+    else:
+        size = len(orjson.dumps(envelope.payload))
+        delivery = stored_delivery(
+            envelope, target=target, kind=kind, target_subject=target_subject, status=status, size=size
+        )
+        if letter.stage == "gate":
+            # It never reached a target: nothing was stored there, and nothing spent.
+            delivery.kind, delivery.stored_ms = TargetKind.NONE, None
+            delivery.hops_before, delivery.calls_before = delivery.hops_after, delivery.calls_after
+    delivery.code, delivery.reason, delivery.replays = letter.code, letter.reason, letter.replays
+    return delivery

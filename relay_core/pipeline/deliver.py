@@ -1,0 +1,300 @@
+"""The stage that stores a message for its targets and hands it over.
+
+Per target, in this order: pressure → breaker → budget copy → durable store → hand over. The copies of one publish are
+one transaction (journal/commit.py): they are stored together, and each fails for itself.
+
+1. Room in a mailbox is reserved in the same step as the pressure check, so that concurrent publishes cannot overshoot;
+   the commit turns the reservation into depth or gives it back.
+2. A half-open breaker's permit goes with the copy that took it. While older messages wait, the oldest is the probe and
+   a new message is refused.
+3. Without a handler, a stored copy is the breaker's one outcome; otherwise the dispatcher records it after the
+   handlers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from relay_core.clock import Clock, iso
+from relay_core.config import BackpressureConfig
+from relay_core.dispatch.dispatcher import Dispatch
+from relay_core.journal.commit import Commits
+from relay_core.journal.transaction import Move, Transaction
+from relay_core.messages.base import trusted
+from relay_core.messages.delivery import Delivery, Status
+from relay_core.messages.envelope import Budget
+from relay_core.messages.results import AdapterResult, PublishResult, Reason, Rejection
+from relay_core.messages.signals import SignalHub
+from relay_core.pipeline.fanout import Fanout
+from relay_core.pipeline.publication import Publication
+from relay_core.pipeline.routing import Target
+from relay_core.records.recorder import Recorder
+from relay_core.rules.backpressure import check_backpressure, pressure_signal
+from relay_core.rules.breaker import CircuitBreakers, CircuitState
+from relay_core.rules.budget import spend
+from relay_core.rules.dedupe import Dedupe
+from relay_core.rules.replies import ReplyRules
+from relay_core.storage.atomic_file import is_full, storage_error
+from relay_core.storage.config_file import LiveConfig
+from relay_core.storage.mailbox import Mailbox
+
+
+class TargetCopy(Move):
+    """One target's copy on its way into its mailbox."""
+
+    __slots__ = ("budget", "delivery", "probe", "target")
+
+    def __init__(self, target: Target, budget: Budget, data: bytes, delivery: Delivery, probe: bool) -> None:
+        mailbox = target.mailbox
+        self.kind = "new"
+        self.mailbox = mailbox.hash
+        self.maildir = mailbox.maildir
+        self.message_id = delivery.message_id
+        self.data = data
+        self.target = target
+        self.budget = budget
+        self.delivery = delivery
+        self.probe = probe
+
+
+class Deliver:
+    """Store a copy with every target that takes one, then hand it over."""
+
+    def __init__(
+        self,
+        settings: LiveConfig,
+        breakers: CircuitBreakers,
+        signals: SignalHub,
+        commits: Commits,
+        dispatch: Dispatch,
+        recorder: Recorder,
+        clock: Clock,
+        fanouts: Callable[[Publication], Fanout],
+        dedupe: Dedupe,
+        replies: ReplyRules,
+    ) -> None:
+        self.settings = settings
+        self.breakers = breakers
+        self.signals = signals
+        self.commits = commits
+        self.dispatch = dispatch
+        self.recorder = recorder
+        self.clock = clock
+        self.fanouts = fanouts
+        self.dedupe = dedupe
+        self.replies = replies
+        self._budget: Budget | None = None
+        self._spent: dict[str, Budget] = {}
+
+    def __call__(self, publication: Publication) -> Awaitable[None] | None:
+        """Take every target through its gates and store the copies of those that passed."""
+        copies = [copy for target in publication.targets if (copy := self._prepare(publication, target))]
+        if not copies:
+            return None
+        change = _Store(self, publication, copies)
+        if not self.commits.commit_now(change, atomic=publication.replaces is not None):
+            return self._finish(change)
+        if change.fanout is not None:
+            return change.fanout.wait()
+        change.raise_error()
+        return None
+
+    async def _finish(self, change: _Store) -> None:
+        await self.commits.commit(change)
+        change.raise_error()
+        if change.fanout is not None:
+            await change.fanout.wait()
+
+    def _prepare(self, publication: Publication, target: Target) -> TargetCopy | None:
+        """Take one target through its gates; None if it refuses."""
+        mailbox = target.mailbox
+        limits = self.settings.config.reliability.backpressure
+        if limits.enabled:
+            pressure = mailbox.load / limits.max_mailbox_size
+            if pressure >= limits.pressure_warning_at or pressure >= 1.0:
+                if not self._admit_under_pressure(publication, target, limits):
+                    return None
+            else:
+                publication.note_pressure(mailbox.hash, pressure)
+                self.recorder.pressure_cleared(mailbox)
+        verdict = self.breakers.check(mailbox.hash)
+        if verdict.state is CircuitState.CLOSED:
+            probe = False
+        elif not verdict.allowed:
+            self._refuse(publication, target, Reason.CIRCUIT_OPEN, verdict.reason or "")
+            return None
+        else:
+            probe = verdict.state is CircuitState.HALF_OPEN
+            if probe and mailbox.depth and mailbox.is_handled:
+                self.breakers.release(mailbox.hash)
+                self.dispatch.wake(mailbox)
+                self._refuse(publication, target, Reason.CIRCUIT_OPEN, "circuit half open: older mail is first")
+                return None
+        address = publication.subject
+        if target.address is not None:
+            address = target.address
+            if address in publication.budget.ancestor_chain:
+                if probe:
+                    self.breakers.release(mailbox.hash)
+                reason = f"cycle detected: {address} already in chain"
+                self._refuse(publication, target, Reason.BUDGET_EXCEEDED, reason)
+                return None
+        mailbox.reserved += 1
+        budget = self._spend(publication.budget, mailbox.subject)
+        delivery = publication.delivery(mailbox.hash, mailbox.about.kind, mailbox.subject, Status.NEW, budget)
+        return TargetCopy(target, budget, publication.encode(address, budget), delivery, probe)
+
+    def _spend(self, budget: Budget, subject: str) -> Budget:
+        """Return the copy for a target; publishes of one millisecond share a budget, and so its copies."""
+        if budget is not self._budget:
+            self._budget, self._spent = budget, {}
+        copy = self._spent.get(subject)
+        if copy is None:
+            copy = self._spent[subject] = spend(budget, subject)
+        return copy
+
+    def _admit_under_pressure(self, publication: Publication, target: Target, limits: BackpressureConfig) -> bool:
+        """Warn the sender of a mailbox that is getting full, or refuse if it is."""
+        mailbox = target.mailbox
+        verdict = check_backpressure(mailbox.load, limits)
+        publication.note_pressure(mailbox.hash, verdict.pressure)
+        signal = pressure_signal(verdict, mailbox.subject, limits, iso(publication.created_ms))
+        if signal is not None:
+            self.signals.emit(publication.sender, signal)
+            below = limits.pressure_warning_at * limits.max_mailbox_size
+            self.recorder.pressure_raised(mailbox, signal.state, verdict.current_size, limits.max_mailbox_size, below)
+        if not verdict.allowed:
+            self._refuse(publication, target, Reason.BACKPRESSURE, verdict.reason or "")
+        return verdict.allowed
+
+    def _refuse(self, publication: Publication, target: Target, code: str, reason: str) -> None:
+        mailbox = target.mailbox
+        publication.reject(mailbox.hash, code)
+        if target.adapter is not None:
+            publication.note_adapter(AdapterResult(adapter_id=target.adapter, status="refused", error=reason))
+        delivery = publication.delivery(
+            mailbox.hash, mailbox.about.kind, mailbox.subject, Status.REFUSED, publication.budget
+        )
+        delivery.code, delivery.reason = code, reason
+        self.recorder.refused(delivery)
+
+
+class _Store(Transaction):
+    """The copies of one publish."""
+
+    fanout: Fanout | None = None
+    _planned: PublishResult | None = None
+
+    def __init__(self, deliver: Deliver, publication: Publication, copies: list[TargetCopy]) -> None:
+        self.message_id = publication.id
+        self.moves = self._copies = copies
+        self._deliver = deliver
+        self._publication = publication
+        if publication.dedupe is not None:
+            self._planned = self._outcome()
+            self.dedupe = publication.dedupe
+            self.result = self._planned.to_wire()
+        if publication.replaces is not None:
+            self._replace(publication.replaces, copies)
+
+    def _outcome(self) -> PublishResult:
+        """Return the outcome as far as it rests on what is stored."""
+        takers = 0
+        rejected = list(self._publication.rejected or ())
+        for position, copy in enumerate(self._copies):
+            if self.failure(position) is None:
+                takers += copy.target.weight
+            else:
+                rejected.append(Rejection(endpoint_hash=copy.mailbox, reason=Reason.STORE_FAILED))
+        return trusted(
+            PublishResult,
+            {
+                "message_id": self.message_id,
+                "delivered_to": takers,
+                "rejected": tuple(rejected) or None,
+                "mailbox_pressure": None,
+                "adapter_results": None,
+            },
+        )
+
+    def amended_result(self) -> dict[str, Any] | None:
+        """Return the outcome if some copies were stored."""
+        outcome = self._outcome()
+        return outcome.to_wire() if outcome.delivered_to else None
+
+    def _replace(self, replaced: Move, copies: list[TargetCopy]) -> None:
+        """End a dead letter in the same change: by its own copy, or as an op of its own."""
+        for copy in copies:
+            if (copy.mailbox, copy.message_id) == (replaced.mailbox, replaced.message_id):
+                copy.kind = "again"
+                return
+        self.moves = [*copies, replaced]
+
+    def raise_error(self) -> None:
+        """Raise what kept everything from being stored, if anything did.
+
+        Raises:
+            StorageError: if so.
+        """
+        if self.error is not None:
+            raise storage_error("store in", self._copies[0].target.mailbox.maildir.path, self.error) from self.error
+
+    def settle(self) -> None:
+        """Count each copy, and hand over those that were stored. Runs on the loop, in commit order."""
+        stored = self.error is None and (
+            self.failures is None or any(self.failure(place) is None for place, _ in enumerate(self._copies))
+        )
+        if stored and self._planned is not None and self.dedupe is not None:
+            # Before the caller can be cancelled; the exact outcome replaces it.
+            self._deliver.dedupe.remember(self.dedupe, self._outcome() if self.failures else self._planned)
+        if self.error is None and self.failures is None:
+            for copy in self._copies:
+                self._took(copy)
+            return
+        for position, copy in enumerate(self._copies):
+            error = self.failure(position)
+            if error is None:
+                self._took(copy)
+            else:
+                self._failed(copy, error)
+
+    def _took(self, copy: TargetCopy) -> None:
+        deliver, publication, target, delivery = self._deliver, self._publication, copy.target, copy.delivery
+        mailbox = target.mailbox
+        if publication.reply_to is not None:  # before it is handed over: the answer may come at once
+            deliver.replies.sent(mailbox.subject, publication.address(target), publication.id, publication.reply_to)
+        awaited = target.awaited is not None and publication.waits
+        now = deliver.clock.monotonic()
+        delivery.stored_ms = publication.created_ms + (now - publication.started) * 1000
+        item = None
+        if copy.probe or awaited or mailbox.wants(len(copy.data)):
+            item = publication.item(publication.address(target), copy.budget, copy.data, delivery)
+            item.probe = copy.probe
+            item.stored_at = now
+            if awaited:
+                if self.fanout is None:
+                    self.fanout = deliver.fanouts(publication)
+                self.fanout.expect(item, target)
+                item.fanout = self.fanout
+        mailbox.arrived(publication.id, item)
+        if not awaited:
+            publication.delivered += target.weight
+            if target.adapter is not None:
+                publication.note_adapter(AdapterResult(adapter_id=target.adapter, status="queued"))
+        deliver.recorder.stored(delivery)
+        if mailbox.is_handled:
+            deliver.dispatch.wake(mailbox)
+        else:
+            deliver.breakers.record_success(mailbox.hash)
+
+    def _failed(self, copy: TargetCopy, error: OSError) -> None:
+        mailbox: Mailbox = copy.target.mailbox
+        mailbox.reserved -= 1
+        mailbox.degraded = str(error)
+        if not is_full(error):
+            self._deliver.breakers.record_failure(mailbox.hash)
+        elif copy.probe:  # a full disk is not the target's fault
+            self._deliver.breakers.release(mailbox.hash)
+        self._publication.reject(mailbox.hash, Reason.STORE_FAILED)
+        self._publication.note_unstored(copy.target, copy.budget, copy.data, copy.delivery, error)

@@ -1,0 +1,118 @@
+"""The last stage: the result of a publish, and dead letters of messages that no target took."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from relay_core.dispatch.dead_lettering import DeadLetterWriter
+from relay_core.messages.dead_letter import Code
+from relay_core.messages.delivery import Status, TargetKind
+from relay_core.pipeline.publication import Publication, Unstored
+from relay_core.pipeline.publish_records import note_publish
+from relay_core.pipeline.routing import OpenMailbox
+from relay_core.records.recorder import Recorder
+from relay_core.storage.atomic_file import is_full, storage_error
+
+ACCEPTED = "accepted"
+"""The status of a publish that some target took."""
+
+
+class Settle:
+    """Decide the result of a publish."""
+
+    def __init__(
+        self, subject_dead_letters: SubjectDeadLetters, dead_letter_writer: DeadLetterWriter, recorder: Recorder
+    ) -> None:
+        self._subject_dead_letters = subject_dead_letters
+        self._dead_letter_writer = dead_letter_writer
+        self._recorder = recorder
+
+    def __call__(self, publication: Publication) -> Awaitable[None] | None:
+        if not publication.targets:
+            return self._unmatched(publication)
+        if publication.unstored:
+            return self._unstored(publication, publication.unstored)
+        self._finish(publication)
+        return None
+
+    def _finish(self, publication: Publication) -> None:
+        if publication.failures:
+            status = Status.PARTIAL if publication.delivered else Status.FAILED
+        elif publication.delivered:
+            status = ACCEPTED
+        else:
+            status = Status.REFUSED
+        result = publication.settle()
+        note_publish(publication, self._recorder, status, result)
+
+    async def _unmatched(self, publication: Publication) -> None:
+        await self._subject_dead_letters.write(
+            publication, Code.NO_MATCH, "no matching endpoints or adapters", Status.NO_SUBSCRIBER
+        )
+        note_publish(publication, self._recorder, Status.NO_SUBSCRIBER, publication.settle())
+
+    async def _unstored(self, publication: Publication, unstored: list[Unstored]) -> None:
+        """Keep the copies that could not be stored: as partial if others were, else as dead letters.
+
+        Raises:
+            StorageError: if nothing was stored, and either the disk is full or nothing could be kept.
+        """
+        if not publication.delivered and not publication.failures and all(is_full(copy.error) for copy in unstored):
+            target, _, error = unstored[0]
+            raise storage_error("store in", target.mailbox.maildir.path, error) from error
+        kept = 0
+        for target, item, error in unstored:
+            reason = f"could not be stored: {error}"
+            partial = publication.delivered > 0
+            lost = await self._dead_letter_writer.dead_letter(
+                target.mailbox,
+                item,
+                code=Code.STORE_FAILED,
+                reason=reason,
+                partial=partial,
+                # If others were stored, their journal line has the outcome already.
+                dedupe=None if partial else publication.dedupe,
+                result=None if partial else publication.outcome().to_wire(),
+            )
+            kept += lost is None
+            publication.note_failure(reason)
+        if not publication.delivered and not kept:
+            target, _, error = unstored[0]
+            raise storage_error("store in", target.mailbox.maildir.path, error) from error
+        self._finish(publication)
+
+
+class SubjectDeadLetters:
+    """Write dead letters of messages that never had a target, into the mailbox of their subject."""
+
+    def __init__(self, open_mailbox: OpenMailbox, dead_letter_writer: DeadLetterWriter) -> None:
+        self._open_mailbox = open_mailbox
+        self._dead_letter_writer = dead_letter_writer
+
+    async def write(self, publication: Publication, code: str, reason: str, status: str) -> None:
+        """Keep a message as a dead letter.
+
+        Raises:
+            StorageError: if it could not be kept.
+        """
+        subject = publication.subject
+        mailbox = await self._open_mailbox(subject, TargetKind.NONE)
+        data = publication.encode(subject, publication.budget)
+        delivery = publication.delivery(mailbox.hash, TargetKind.NONE, subject, status, publication.budget)
+        item = publication.item(subject, publication.budget, data, delivery)
+        mailbox.reserved += 1  # so that it is not removed as empty meanwhile
+        try:
+            error = await self._dead_letter_writer.dead_letter(
+                mailbox,
+                item,
+                code=code,
+                reason=reason,
+                stage="gate",
+                status=status,
+                dedupe=publication.dedupe,
+                result=publication.outcome().to_wire() if publication.dedupe is not None else None,
+            )
+        finally:
+            mailbox.reserved -= 1
+        if error is not None:
+            raise storage_error("keep the dead letter in", mailbox.maildir.path, error) from error

@@ -1,0 +1,248 @@
+"""Frames: JSON-RPC 2.0, one JSON object per line, as bytes in and values out. No socket and no clock.
+
+1. A frame is one line of UTF-8 JSON that ends in a newline. Empty lines mean nothing.
+2. A line longer than `MAX_FRAME` ends the conversation: what follows cannot be understood. The frames
+   before it still count.
+3. A frame is a request (`id` and `method`), a notification (`method` alone), an answer (`id` and `result`
+   or `error`), or an error that names itself. Arrays (JSON-RPC batches) are refused: lines are pipelined.
+4. An object that says the same key twice is refused, at any depth: two readers could take it differently.
+5. An error carries JSON-RPC's number, a sentence, and in `data` our stable word, the class's name and its
+   fields, so that the other side raises the same error.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from pydantic.alias_generators import to_camel, to_snake
+
+from relay_core import errors
+from relay_core.errors import ProtocolError, RelayError
+from relay_core.messages.base import WireModel
+
+MAX_FRAME = 4 * 1024 * 1024
+
+PARSE_ERROR = -32700
+INVALID_REQUEST = -32600
+METHOD_NOT_FOUND = -32601
+INVALID_PARAMS = -32602
+INTERNAL_ERROR = -32603
+
+_MAX_ID = 256
+_STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"(\s*:)?', re.DOTALL)
+_MAX_INT = 2**63
+
+ERROR_CLASSES: dict[str, type[RelayError]] = {
+    name: found for name, found in vars(errors).items() if isinstance(found, type) and issubclass(found, RelayError)
+}
+# In the order of errors.py, which is only ever added to at the end.
+ERROR_NUMBERS = {name: -32000 - position for position, name in enumerate(ERROR_CLASSES)}
+PROTOCOL_NUMBERS = {
+    "parse_error": PARSE_ERROR,
+    "invalid_request": INVALID_REQUEST,
+    "frame_too_large": INVALID_REQUEST,
+    "unknown_method": METHOD_NOT_FOUND,
+    "invalid_params": INVALID_PARAMS,
+}
+
+Id = int | str | None
+
+
+class FrameBuffer:
+    """Cut a stream of bytes into lines."""
+
+    __slots__ = ("_begun", "limit", "overflowed")
+
+    def __init__(self, limit: int = MAX_FRAME) -> None:
+        self.limit = limit
+        self.overflowed = False
+        """Whether a line was longer than allowed; nothing more comes out then."""
+        self._begun = bytearray()
+
+    @property
+    def begun(self) -> bool:
+        """Whether part of a line waits for the rest."""
+        return bool(self._begun)
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Take the next bytes and return the lines that they complete, without their ends."""
+        if self.overflowed:
+            return []
+        *lines, rest = data.split(b"\n")
+        if lines and self._begun:
+            self._begun += lines[0]
+            lines[0] = bytes(self._begun)
+            self._begun = bytearray()
+        self._begun += rest
+        for position, line in enumerate(lines):
+            if len(line) > self.limit:
+                self._overflow()
+                lines = lines[:position]
+                break
+        if len(self._begun) > self.limit:
+            self._overflow()
+        return [line for line in lines if line and line != b"\r"]
+
+    def _overflow(self) -> None:
+        self.overflowed = True
+        self._begun = bytearray()
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A method called by the other side; a notification has no id and gets no answer."""
+
+    method: str
+    params: dict[str, Any]
+    id: Id
+    is_notification: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """The answer to a request."""
+
+    id: Id
+    result: Any = None
+    error: RelayError | None = None
+    greeting: dict[str, Any] | None = None
+    """What the server says of itself beside its first answer."""
+
+
+class BadFrame(ProtocolError):
+    """A frame that is no request; `id` is its id as far as it could be read."""
+
+    def __init__(self, message: str, *, code: str, id: Id = None) -> None:
+        super().__init__(message, code=code)
+        self.id = id
+
+
+def decode(line: bytes) -> Request | Response:
+    """Return what a line says.
+
+    Raises:
+        BadFrame: if it says nothing that this protocol knows.
+    """
+    frame = _load(line)
+    if not isinstance(frame, dict):
+        raise BadFrame("a frame must be one JSON object per line", code="invalid_request")
+    id = frame.get("id")
+    if not _is_id(id):
+        raise BadFrame("id must be a whole number or a text of at most 256 characters", code="invalid_request")
+    if frame.get("jsonrpc") != "2.0":
+        raise BadFrame('a frame must say "jsonrpc": "2.0"', code="invalid_request", id=id)
+    method = frame.get("method")
+    if method is None and ("result" in frame or "error" in frame):
+        return _decode_response(frame, id)
+    if not isinstance(method, str):
+        raise BadFrame("method must be a text", code="invalid_request", id=id)
+    params = frame.get("params", {})
+    if not isinstance(params, dict):
+        raise BadFrame("params must be an object", code="invalid_params", id=id)
+    return Request(method, params, id, "id" not in frame)
+
+
+def encode_request(method: str, params: dict[str, Any], id: Id) -> bytes:
+    """Return the line of a request."""
+    return orjson.dumps(
+        {"jsonrpc": "2.0", "id": id, "method": method, "params": params}, option=orjson.OPT_APPEND_NEWLINE
+    )
+
+
+def encode_notification(method: str, params: dict[str, Any]) -> bytes:
+    """Return the line of a notification."""
+    return orjson.dumps({"jsonrpc": "2.0", "method": method, "params": params}, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def encode_result(id: Id, result: Any, greeting: dict[str, Any] | None = None) -> bytes:
+    """Return the line of an answer; models within it are written as their wire form."""
+    frame: dict[str, Any] = {"jsonrpc": "2.0", "id": id, "result": result}
+    if greeting is not None:
+        frame["relay"] = greeting
+    return orjson.dumps(frame, default=_plain, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def encode_error(id: Id, error: Exception, greeting: dict[str, Any] | None = None) -> bytes:
+    """Return the line of an answer that is an error."""
+    frame: dict[str, Any] = {"jsonrpc": "2.0", "id": id, "error": error_to_wire(error)}
+    if greeting is not None:
+        frame["relay"] = greeting
+    return orjson.dumps(frame, default=_plain, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def error_to_wire(error: Exception) -> dict[str, Any]:
+    """Return an error as JSON-RPC has it; what is none of ours says nothing of itself."""
+    if not isinstance(error, RelayError):
+        return {
+            "code": INTERNAL_ERROR,
+            "message": "internal error: the supervisor's log says more",
+            "data": {"code": "internal_error", "error": "RelayError"},
+        }
+    kind = next(cls.__name__ for cls in type(error).__mro__ if cls.__name__ in ERROR_NUMBERS)
+    data = {to_camel(name): _sendable(value) for name, value in error.data.items()}
+    return {
+        "code": PROTOCOL_NUMBERS.get(error.code, ERROR_NUMBERS[kind]),
+        "message": _sendable(error.message),
+        "data": {**data, "code": error.code, "error": kind},
+    }
+
+
+def error_from_wire(wire: Any) -> RelayError:
+    """Return the error that the other side raised, as the same class with the same fields."""
+    wire = wire if isinstance(wire, dict) else {}
+    data = wire.get("data")
+    data = dict(data) if isinstance(data, dict) else {}
+    kind = ERROR_CLASSES.get(str(data.pop("error", "")), RelayError)
+    code = str(data.pop("code", kind.default_code))
+    known = {to_snake(name): value for name, value in data.items() if to_snake(name) in kind.fields}
+    return kind(str(wire.get("message", "unknown error")), code=code, **known)
+
+
+def _decode_response(frame: dict[str, Any], id: Id) -> Response:
+    greeting = frame.get("relay")
+    greeting = greeting if isinstance(greeting, dict) else None
+    if "error" in frame:
+        return Response(id, error=error_from_wire(frame["error"]), greeting=greeting)
+    return Response(id, frame["result"], greeting=greeting)
+
+
+def _load(line: bytes) -> Any:
+    try:
+        frame = orjson.loads(line)
+        written = orjson.dumps(frame)
+    except orjson.JSONEncodeError:  # it writes less deeply than it reads
+        raise BadFrame("nested too deeply", code="parse_error") from None
+    except ValueError as error:
+        raise BadFrame(f"not JSON: {error}", code="parse_error") from None
+    # Of a key that is there twice, one was dropped. Lines from whoever writes like orjson, as our own clients do, need
+    # not be counted.
+    if written != line and _count_keys(written) != _count_keys(line):
+        raise BadFrame("a key is there twice in one object", code="parse_error")
+    return frame
+
+
+def _count_keys(text: bytes) -> int:
+    """Return how many keys a valid JSON text has: its strings that a colon follows."""
+    return sum(map(bool, _STRINGS.findall(text)))
+
+
+def _is_id(id: Any) -> bool:
+    if id is None:
+        return True
+    if isinstance(id, str):
+        return len(id) <= _MAX_ID
+    return isinstance(id, int) and not isinstance(id, bool) and -_MAX_INT <= id < _MAX_INT
+
+
+def _sendable(value: Any) -> Any:
+    """Return a value that can be written: a path that is no Unicode is in no text."""
+    return value.encode(errors="replace").decode() if isinstance(value, str) else value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, WireModel):
+        return value.to_wire()
+    raise TypeError(f"{type(value).__name__} cannot be sent")

@@ -1,0 +1,109 @@
+"""Access rules: who may publish to what.
+
+Highest priority first; among equals, the order of the file; the first rule that matches both sender and subject
+decides; no match allows. `storage/access_file.py` keeps the rules in step with access-rules.json.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
+
+import orjson
+from pydantic import ConfigDict, Field, ValidationError
+
+from relay_core.config import explain_unknown
+from relay_core.messages.base import Pattern, WireModel, first_problem
+from relay_core.messages.subjects import matches_pattern
+from relay_core.messages.trie import SubjectTrie
+
+_KEYS = ["from", "to", "action", "priority"]
+
+
+class AccessRule(WireModel):
+    """One line of the operator's policy; both patterns may have wildcards."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    sender: Annotated[Pattern, Field(alias="from")]
+    """Senders, as a subject or a pattern."""
+    to: Pattern
+    """What they publish to, as a subject or a pattern."""
+    action: Literal["allow", "deny"]
+    """Whether they may."""
+    priority: int = 0
+    """Higher ones are asked first; among equals, the order of the file."""
+
+
+class AccessVerdict(NamedTuple):
+    """Whether a sender may reach a subject, by which rule, and why not."""
+
+    allowed: bool
+    rule: AccessRule | None = None
+    reason: str | None = None
+
+
+ALLOWED = AccessVerdict(True)
+
+
+@dataclass(frozen=True)
+class AccessTable:
+    """An immutable set of rules, found by their `to` pattern."""
+
+    rules: tuple[AccessRule, ...]
+    """In the order of the file."""
+    _ranked: tuple[AccessVerdict, ...]
+    """The verdict of each rule, first to decide first."""
+    _ranks: SubjectTrie[int]
+
+    @classmethod
+    def of(cls, rules: list[AccessRule]) -> Self:
+        """Return the table of these rules."""
+        ranked = sorted(rules, key=lambda rule: -rule.priority)
+        ranks: SubjectTrie[int] = SubjectTrie()
+        for rank, rule in enumerate(ranked):
+            ranks.add(rule.to, rank)
+        return cls(tuple(rules), tuple(_verdict(rule) for rule in ranked), ranks)
+
+    def check(self, sender: str, subject: str) -> AccessVerdict:
+        """Decide whether a sender may reach a subject."""
+        for rank in sorted(self._ranks.match(subject)):
+            verdict = self._ranked[rank]
+            if verdict.rule is not None and matches_pattern(sender, verdict.rule.sender):
+                return verdict
+        return ALLOWED
+
+
+def parse_rules(data: bytes) -> list[AccessRule]:
+    """Return the rules of a file's content.
+
+    Raises:
+        ValueError: if it is not a JSON array of rules; a single bad rule spoils all of them.
+    """
+    try:
+        entries = orjson.loads(data)
+    except ValueError as error:
+        raise ValueError(f"not JSON: {error}") from error
+    if not isinstance(entries, list):
+        raise ValueError("must hold one JSON array of rules")
+    return [_parse_rule(number, entry) for number, entry in enumerate(entries, start=1)]
+
+
+def _verdict(rule: AccessRule) -> AccessVerdict:
+    if rule.action == "allow":
+        return AccessVerdict(True, rule)
+    return AccessVerdict(False, rule, f"denied by the rule {rule.sender} -> {rule.to} (priority {rule.priority})")
+
+
+def _parse_rule(number: int, entry: Any) -> AccessRule:
+    if not isinstance(entry, dict):
+        raise ValueError(f"rule {number} is not an object")
+    for key in entry:
+        if key not in _KEYS:
+            raise ValueError(f"rule {number}: {explain_unknown(key, _KEYS)}")
+    try:
+        # Strict: a priority of "5" or true is a mistake, and a guess could widen access.
+        return AccessRule.model_validate(entry, strict=True, by_alias=True, by_name=False)
+    except ValidationError as error:
+        where, problem = first_problem(error)
+        raise ValueError(f"rule {number}: {where}: {problem}") from error

@@ -1,0 +1,255 @@
+"""One mailbox on disk: ``tmp/ new/ cur/ failed/`` and the moves between them.
+
+Rules:
+
+1. A message is complete before it has a name in ``new/``: its bytes are written to an unnamed file (``O_TMPFILE``; a
+   file in ``tmp/`` if the file system has none), then linked in. ``link`` never overwrites, and causes no
+   ``IN_MOVED_TO``, so our own deliveries never wake the watch for dropped files (dropped_files.py).
+2. ``new/`` → ``cur/`` by rename is the claim. Of two claimants exactly one succeeds.
+3. Out of ``cur/`` a message is removed (complete), or first written to ``failed/`` and then removed (dead-lettered): a
+   crash in between leaves it in both, never in neither. A message whose handling has not begun is linked back into
+   ``new/`` and then removed (unclaim); after a crash in between, the one in ``new/`` counts.
+4. Reading trusts nothing: no links, no special files, no other owner, no more bytes than allowed. An unreadable file is
+   moved to ``failed/`` by rename, unopened.
+
+Failure cases: a disk that fills up during a write leaves nothing in ``new/`` (the unnamed file vanishes with its
+descriptor, the one in ``tmp/`` is removed). A crash leaves at most a file in ``tmp/``, swept at the next start.
+
+Everything here is synchronous and takes tens of microseconds in the page cache, less than a hop to a thread
+(docs/performance.md). The journal is responsible for fsync, not this module.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+from relay_core.storage.atomic_file import fsync_directory
+from relay_core.storage.trusted_file import UntrustedFile, check_owner, read_regular_file
+
+NEW, CUR, FAILED, TMP = "new", "cur", "failed", "tmp"
+STATES = (NEW, CUR, FAILED)
+
+_CREATE = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+_UNNAMED = getattr(os, "O_TMPFILE", 0) | os.O_WRONLY | os.O_CLOEXEC
+
+
+class Maildir:
+    """The directories of one mailbox."""
+
+    __slots__ = ("_unnamed", "cur", "failed", "new", "path", "tmp")
+
+    def __init__(self, path: Path, *, unnamed: bool = True) -> None:
+        self.path = path
+        self.tmp = f"{path}/tmp/"
+        self.new = f"{path}/new/"
+        self.cur = f"{path}/cur/"
+        self.failed = f"{path}/failed/"
+        self._unnamed = unnamed and bool(getattr(os, "O_TMPFILE", 0))
+
+    def create(self, *, sync: bool) -> None:
+        """Create the directories, and make them durable if `sync`.
+
+        Raises:
+            NotADirectoryError: if a link or another user's directory is in the way.
+        """
+        for path in (str(self.path), self.tmp, self.new, self.cur, self.failed):
+            try:
+                os.mkdir(path, 0o700)
+            except FileExistsError:
+                _check_directory(path.rstrip("/"))
+                if not os.path.isdir(path):
+                    raise
+        if sync:
+            fsync_directory(self.path)
+            fsync_directory(self.path.parent)
+
+    def write(self, message_id: str, data: bytes) -> None:
+        """Write a message to ``new/``.
+
+        Raises:
+            FileExistsError: if the message exists already; it is not changed.
+            OSError: if the write fails; nothing is left behind.
+        """
+        if not self._unnamed:
+            return self._write_named(message_id, data)
+        try:
+            fd = os.open(self.tmp, _UNNAMED, 0o600)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
+                raise
+            self._unnamed = False
+            return self._write_named(message_id, data)
+        try:
+            _write_all(fd, data)
+            # With src_dir_fd Python uses linkat, the only call that follows this link.
+            os.link(
+                f"/proc/self/fd/{fd}",
+                f"{self.new}{message_id}.json",
+                src_dir_fd=fd,
+                follow_symlinks=True,
+            )
+        except FileNotFoundError:
+            if os.path.isdir(self.new):  # no /proc here
+                self._unnamed = False
+                return self._write_named(message_id, data)
+            raise
+        finally:
+            os.close(fd)
+
+    def claim(self, message_id: str) -> bool:
+        """Move a message to ``cur/``; return False if another process has claimed it.
+
+        Raises:
+            OSError: if the rename fails; the message stays where it is.
+        """
+        name = f"{message_id}.json"
+        try:
+            os.rename(self.new + name, self.cur + name)
+        except FileNotFoundError:
+            if os.path.lexists(self.new + name):
+                raise  # it is cur/ that is missing
+            return False
+        return True
+
+    def unclaim(self, message_id: str) -> bool:
+        """Move a claimed message back to ``new/``; return False if it is gone, or if ``new/`` has it already."""
+        name = f"{message_id}.json"
+        try:
+            os.link(self.cur + name, self.new + name)
+        except (FileNotFoundError, FileExistsError):
+            return False
+        os.unlink(self.cur + name)
+        return True
+
+    def complete(self, message_id: str) -> bool:
+        """Remove a claimed message; return False if it does not exist."""
+        return self.remove(CUR, message_id)
+
+    def remove(self, state: str, message_id: str) -> bool:
+        """Remove a message; return False if it does not exist."""
+        try:
+            os.unlink(f"{self.path}/{state}/{message_id}.json")
+        except FileNotFoundError:
+            return False
+        return True
+
+    def move_to_failed(self, message_id: str, record: bytes) -> None:
+        """Write a message's record to ``failed/`` and remove the message from ``new/`` and ``cur/``."""
+        self.write_failed(message_id, record)
+        self.remove(CUR, message_id)
+        self.remove(NEW, message_id)
+
+    def write_failed(self, message_id: str, record: bytes) -> None:
+        """Write a record to ``failed/``, replacing an older one of the same message."""
+        tmp = f"{self.tmp}{message_id}.json"
+        _write_file(tmp, record)
+        os.rename(tmp, f"{self.failed}{message_id}.json")
+
+    def quarantine(self, state: str, name: str, message_id: str) -> None:
+        """Move a file that must not be opened to ``failed/{message_id}.original``."""
+        os.rename(f"{self.path}/{state}/{name}", f"{self.failed}{message_id}.original")
+
+    def has_original(self, message_id: str) -> bool:
+        """Return True if a file was quarantined under this id."""
+        return os.path.lexists(f"{self.failed}{message_id}.original")
+
+    def remove_original(self, message_id: str) -> None:
+        """Remove a quarantined file of any kind; a directory with its contents."""
+        path = f"{self.failed}{message_id}.original"
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            return
+        except (IsADirectoryError, PermissionError):
+            shutil.rmtree(path)
+
+    def read(self, state: str, message_id: str, *, limit: int) -> bytes:
+        """Return a message's bytes.
+
+        Raises:
+            FileNotFoundError: if it does not exist.
+            UntrustedFile: if it is a link, a special file, another user's or longer than `limit`.
+        """
+        return read_regular_file(f"{self.path}/{state}/{message_id}.json", limit=limit)
+
+    def whereabouts(self, message_id: str) -> set[str]:
+        """Return the states a message is in: one, none, or two after a crash between two steps."""
+        return {state for state in STATES if os.path.lexists(f"{self.path}/{state}/{message_id}.json")}
+
+    def names(self, state: str) -> list[str]:
+        """Return the names of the message files in a state, unordered."""
+        try:
+            return [name for name in os.listdir(f"{self.path}/{state}") if not name.startswith(".")]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def ids(self, state: str) -> list[str]:
+        """Return the ids of the messages in a state, oldest first."""
+        return sorted(name[:-5] for name in self.names(state) if name.endswith(".json"))
+
+    def sweep(self, *, older_than: float) -> int:
+        """Remove files in ``tmp/`` that were last written before a time (epoch seconds); return how many."""
+        swept = 0
+        for name in self.names(TMP):
+            path = self.tmp + name
+            try:
+                if os.lstat(path).st_mtime < older_than:
+                    os.unlink(path)
+                    swept += 1
+            except OSError:
+                continue  # gone meanwhile, or a directory: not ours to remove
+        return swept
+
+    def destroy(self) -> None:
+        """Remove the directories and endpoint.json.
+
+        Raises:
+            OSError: if a directory is not empty; all of them are kept.
+        """
+        try:
+            for path in (self.tmp, self.new, self.cur, self.failed):
+                os.rmdir(path)
+        except OSError:
+            self.create(sync=False)
+            raise
+        (self.path / "endpoint.json").unlink(missing_ok=True)
+        os.rmdir(self.path)
+
+    def _write_named(self, message_id: str, data: bytes) -> None:
+        tmp = f"{self.tmp}{message_id}.json"
+        _write_file(tmp, data)
+        try:
+            os.link(tmp, f"{self.new}{message_id}.json")
+        finally:
+            os.unlink(tmp)
+
+
+def _check_directory(path: str) -> None:
+    try:
+        check_owner(path)
+    except UntrustedFile as error:
+        raise NotADirectoryError(errno.ENOTDIR, str(error), path) from error
+
+
+def _write_file(path: str, data: bytes) -> None:
+    try:
+        fd = os.open(path, _CREATE, 0o600)
+    except FileExistsError:  # left by a killed process
+        os.unlink(path)
+        fd = os.open(path, _CREATE, 0o600)
+    try:
+        _write_all(fd, data)
+    except OSError:
+        os.unlink(path)
+        raise
+    finally:
+        os.close(fd)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    written = os.write(fd, data)
+    while written < len(data):
+        written += os.write(fd, data[written:])

@@ -1,0 +1,57 @@
+"""A message as a mailbox holds it in memory, and files in a mailbox that are no messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from relay_core.messages.delivery import Delivery
+from relay_core.messages.envelope import Envelope
+
+
+class FanoutListener(Protocol):
+    """Decides the outcome of a publish with several targets."""
+
+    def succeeded(self, item: StoredMessage) -> None:
+        """Note that a target took its copy."""
+        ...
+
+    def failed(self, item: StoredMessage, code: str, reason: str) -> None:
+        """Take over a copy that its target failed, still claimed; the fan-out decides whether to dead-letter it."""
+        ...
+
+    def postponed(self, item: StoredMessage) -> None:
+        """Note that a target has requeued its copy."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class StoredMessage:
+    """A message that is stored in a mailbox, with its delivery."""
+
+    envelope: Envelope
+    data: bytes
+    delivery: Delivery
+    probe: bool = False
+    """Whether it holds a half-open breaker's permit."""
+    stored_at: float = 0.0
+    """Monotonic time at which this process stored it; 0 if it was read from disk."""
+    fanout: FanoutListener | None = None
+    """Decides what a failure means if the publish has other targets."""
+    ended: bool = False
+    """Whether its end is already recorded."""
+
+    @property
+    def id(self) -> str:
+        """Return the message's id."""
+        return self.envelope.id
+
+
+@dataclass(frozen=True, slots=True)
+class BadFile:
+    """A file that is not a message and must be quarantined."""
+
+    message_id: str
+    state: str
+    name: str
+    problem: str

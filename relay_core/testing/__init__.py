@@ -1,0 +1,10 @@
+"""For tests of Relay, and of programs built on it.
+
+`FakeClock` is time that moves only when told to; `check_adapter` holds an adapter to the rules that the bus relies on
+(adapter_compliance.py lists them).
+"""
+
+from relay_core.testing.adapter_compliance import ADAPTER_CHECKS, AdapterCase, ComplianceError, check_adapter
+from relay_core.testing.fake_clock import FakeClock, FakeTimer
+
+__all__ = ["ADAPTER_CHECKS", "AdapterCase", "ComplianceError", "FakeClock", "FakeTimer", "check_adapter"]

@@ -1,0 +1,76 @@
+"""What a message's budget looks like in the headers of another transport, and how it comes back.
+
+1. Hops, calls and the time to live leave as they are in the copy that the bridge was given, so the crossing has been
+   paid for, and are read back as overrides, which the bus clamps to its own ceilings: a budget that has crossed
+   a bridge only shrinks, and two relays that are bridged both ways cannot keep a message going round.
+2. Ancestors are names of one namespace of subjects. They cross where both sides share it.
+3. Headers that are not there ask for nothing. Those that are there and make no sense are refused: a sender that
+   means to limit a message must not be read as one that does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from relay_core.messages.envelope import Budget, BudgetOverrides
+from relay_core.messages.subjects import is_subject
+
+HOPS = "relay-hops"
+MAX_HOPS = "relay-max-hops"
+CALLS_LEFT = "relay-calls-left"
+EXPIRES_AT = "relay-expires-at"
+"""Wall time in milliseconds."""
+ANCESTORS = "relay-ancestors"
+"""Subjects with commas between them, oldest first."""
+FROM = "relay-from"
+"""Who sent it; for people and logs, not part of the budget."""
+TRACE = "relay-trace-id"
+"""The first message of its conversation, likewise."""
+
+_MOST_ANCESTORS = 64
+_MOST_DIGITS = 15
+
+
+def write_budget(budget: Budget, *, ancestors: bool = False) -> dict[str, str]:
+    """Return the headers for a message with this budget."""
+    headers = {
+        HOPS: str(budget.hop_count),
+        MAX_HOPS: str(budget.max_hops),
+        CALLS_LEFT: str(budget.call_budget_remaining),
+        EXPIRES_AT: str(budget.ttl),
+    }
+    if ancestors and budget.ancestor_chain:
+        headers[ANCESTORS] = ",".join(budget.ancestor_chain)
+    return headers
+
+
+def read_budget(headers: Mapping[str, str], *, ancestors: bool = False) -> BudgetOverrides:
+    """Return the budget that headers (with lower-case names) ask for.
+
+    Raises:
+        ValueError: if one of them makes no sense; the text says which.
+    """
+    chain = headers.get(ANCESTORS) if ancestors else None
+    return BudgetOverrides(
+        hop_count=_read_number(headers, HOPS, 0),
+        max_hops=_read_number(headers, MAX_HOPS, 1),
+        call_budget_remaining=_read_number(headers, CALLS_LEFT, 0),
+        ttl=_read_number(headers, EXPIRES_AT, 0),
+        ancestor_chain=_read_chain(chain) if chain is not None else None,
+    )
+
+
+def _read_number(headers: Mapping[str, str], name: str, least: int) -> int | None:
+    text = headers.get(name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS) or int(text) < least:
+        raise ValueError(f"the header {name} must be a whole number of at least {least}")
+    return int(text)
+
+
+def _read_chain(text: str) -> tuple[str, ...]:
+    chain = tuple(text.split(","))
+    if len(chain) > _MOST_ANCESTORS or not all(is_subject(one) for one in chain):
+        raise ValueError(f"the header {ANCESTORS} must be at most {_MOST_ANCESTORS} subjects with commas between them")
+    return chain

@@ -1,0 +1,250 @@
+"""The agents of this machine: who was added, who is connected, and when each was last seen.
+
+1. agents.json has the agents that the operator has added, with a description for the others. An agent's endpoint and
+   its token exist apart from it: a broken file costs descriptions and nothing else, is told, and is not written over.
+2. An added agent has one token of its own, for exactly its subject. It lies in ``agents/SUBJECT.token``, private like
+   everything here, so that no project's file has to hold it. If that file is gone, or was not private, adding the agent
+   again makes another token, and the old one is worthless.
+3. A connection that says for whom it acts is counted until it ends; both its ends are when the agent was last seen.
+   That is written down at most once in `SAVE_SECS` and at the end: a kill costs so much of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import ClassVar, Self
+
+import orjson
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from relay_core.clock import Clock, Timer, call_later
+from relay_core.core import RelayCore
+from relay_core.errors import ConfigError, InvalidSubject, NotFound
+from relay_core.messages.base import WireModel, first_problem, trusted
+from relay_core.messages.operator_views import AgentState
+from relay_core.messages.subjects import is_reply, validate_subject
+from relay_core.paths import agent_token_name
+from relay_core.protocol.endpoints import Description
+from relay_core.storage.atomic_file import atomic_write, storage_error
+from relay_core.storage.trusted_file import read_trusted
+from relay_supervisor.server.connection import Connection
+from relay_supervisor.server.tokens import Tokens, check_pattern
+
+logger = logging.getLogger(__name__)
+
+AGENTS_FILE = "agents.json"
+SAVE_SECS = 60.0
+
+
+class Agent(WireModel):
+    """An entry of agents.json."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    subject: str
+    description: Description | None = None
+    cwd: str | None = None
+    last_seen: int | None = None
+
+
+_FILE = TypeAdapter(list[Agent])
+
+
+class Agents:
+    """Know the agents."""
+
+    def __init__(self, relay: RelayCore, tokens: Tokens, clock: Clock) -> None:
+        self._relay = relay
+        self._tokens = tokens
+        self._clock = clock
+        self._dir = relay.data_dir.path
+        self._path = self._dir / AGENTS_FILE
+        self._agents: dict[str, Agent] = {}
+        self._acting: dict[Connection, str] = {}
+        self._saving: Timer | None = None
+        self._changing = asyncio.Lock()
+        self.broken: str | None = None
+        """What is wrong with the file, or None."""
+
+    async def __aenter__(self) -> Self:
+        await asyncio.to_thread(self._load)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._saving is not None:
+            self._saving.cancel()
+            self._save()
+
+    async def add(self, subject: str, description: str | None, cwd: str | None) -> tuple[AgentState, str, Path]:
+        """Give an agent its mailbox, its token and its entry; return it with its token and the token's file.
+
+        What is there stays: its mail, its token, and of its entry what is not given.
+
+        Raises:
+            InvalidSubject: if it is no subject for an agent.
+            ConfigError: while agents.json or tokens.json is broken.
+            StorageError: if something cannot be written.
+        """
+        validate_subject(subject)
+        check_pattern(subject)
+        if is_reply(subject):
+            raise InvalidSubject(f"{subject!r} would be a private mailbox: choose another name", subject=subject)
+        async with self._changing:
+            self._check_file()
+            await self._relay.register_endpoint(subject)
+            token, path = await asyncio.to_thread(self._token, subject)
+            known = self._agents.get(subject, Agent(subject=subject))
+            given = {"description": description, "cwd": cwd}
+            self._agents[subject] = known.model_copy(update={key: one for key, one in given.items() if one is not None})
+            await asyncio.to_thread(self._write)
+        return self.state(subject), token, path
+
+    async def remove(self, subject: str) -> None:
+        """Take an agent's entry, token and endpoint away; its mail stays.
+
+        Raises:
+            NotFound: if it was not added.
+            ConfigError: while agents.json or tokens.json is broken.
+            StorageError: if something cannot be written.
+        """
+        async with self._changing:
+            self._check_file()
+            if subject not in self._agents:
+                raise NotFound(f"no agent {subject}: 'relay agent list' shows who was added", what=subject)
+            await asyncio.to_thread(self._forget_token, subject)
+            with suppress(NotFound):
+                await self._relay.unregister_endpoint(subject)
+            del self._agents[subject]
+            await asyncio.to_thread(self._write)
+
+    def connected(self, connection: Connection, subject: str) -> None:
+        """Count a connection that acts for an agent, until it ends; it acts for one, and says so once."""
+        if connection in self._acting:
+            return
+        self._acting[connection] = subject
+        self._see(subject)
+        connection.on_closed(lambda: self._see(self._acting.pop(connection)))
+
+    def page(self, after: str | None, limit: int) -> tuple[list[AgentState], str | None]:
+        """Return agents and other endpoints but reply mailboxes, by subject, and the cursor of what follows."""
+        endpoints = page_of(self._relay.endpoint_subjects(), after, limit + 1)
+        added = page_of(sorted(self._agents), after, limit + 1)
+        names = sorted({*endpoints, *added})[: limit + 1]
+        more = len(names) > limit
+        names = names[:limit]
+        acting = Counter(self._acting.values())
+        return [self.state(subject, acting) for subject in names], names[-1] if more else None
+
+    def state(self, subject: str, acting: Mapping[str, int] | None = None) -> AgentState:
+        """Return how one of them is doing."""
+        if acting is None:
+            acting = Counter(self._acting.values())
+        known = self._agents.get(subject)
+        return trusted(
+            AgentState,
+            {
+                "subject": subject,
+                "description": known.description if known else None,
+                "cwd": known.cwd if known else None,
+                "connected": acting.get(subject, 0),
+                "last_seen": known.last_seen if known else None,
+                "unread": self._relay.depth(subject),
+                "added": known is not None,
+            },
+        )
+
+    def _see(self, subject: str) -> None:
+        known = self._agents.get(subject)
+        if known is None:
+            return
+        self._agents[subject] = known.model_copy(update={"last_seen": self._clock.now_ms()})
+        if self._saving is None:
+            self._saving = call_later(self._clock, SAVE_SECS, self._save)
+
+    def _save(self) -> None:
+        self._saving = None
+        try:
+            if self.broken is None:
+                self._write(sync=False)
+        except Exception as error:
+            logger.warning("when agents were last seen is not kept: %s", error)
+
+    def _load(self) -> None:
+        try:
+            self._agents = {one.subject: one for one in read_agents(self._path)}
+        except ValueError as error:
+            self.broken = str(error)
+            logger.error("agents.json is not used: %s", self.broken)
+
+    def _check_file(self) -> None:
+        if self.broken is not None:
+            raise ConfigError(f"repair the file first, then restart: {self.broken}", path=str(self._path))
+
+    def _write(self, *, sync: bool = True) -> None:
+        entries = [one.to_wire() for one in self._agents.values()]
+        data = orjson.dumps(entries, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+        atomic_write(self._path, data, sync=sync)
+
+    def _token(self, subject: str) -> tuple[str, Path]:
+        """Return an agent's token and its file, made if what is there is not good. Blocks."""
+        path = Path(agent_token_name(str(self._dir), subject))
+        try:
+            token = read_trusted(path, private=True).decode().strip()
+            known = self._tokens.check(token)
+            if known is not None and known.pattern == subject:
+                return token, path
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError) as error:
+            logger.warning("the token in %s is made anew: %s", path, error)
+        try:
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise storage_error("make", path.parent, error) from error
+        self._tokens.revoke(subject, _note(subject))
+        _, token = self._tokens.add(subject, note=_note(subject))
+        atomic_write(path, f"{token}\n".encode())
+        return token, path
+
+    def _forget_token(self, subject: str) -> None:
+        self._tokens.revoke(subject, _note(subject))
+        path = Path(agent_token_name(str(self._dir), subject))
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise storage_error("remove", path, error) from error
+
+
+def page_of(names: list[str], after: str | None, limit: int) -> list[str]:
+    """Return the first names after one, of a list that is sorted."""
+    start = bisect_right(names, after) if after is not None else 0
+    return names[start : start + limit]
+
+
+def read_agents(path: Path) -> list[Agent]:
+    """Return the entries of agents.json; blocks.
+
+    Raises:
+        ValueError: if it cannot be used; the text says why.
+    """
+    try:
+        return _FILE.validate_json(read_trusted(path))
+    except FileNotFoundError:
+        return []
+    except ValidationError as error:
+        raise ValueError(": ".join(filter(None, [str(path), *first_problem(error)]))) from error
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _note(subject: str) -> str:
+    return f"agent {subject}"[:200]

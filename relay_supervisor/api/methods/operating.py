@@ -1,0 +1,210 @@
+"""Observing and operating: breakers, senders, adapters, rules, tokens, traces, jobs and reports."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from relay_core.errors import NotFound
+from relay_core.messages.delivery import TracePage
+from relay_core.messages.operator_views import ConfiguredAdapter, JobRun
+from relay_core.protocol.base import Done, IdParams, Nothing
+from relay_core.protocol.operating import (
+    AccessRules,
+    AdapterList,
+    AdapterParams,
+    AddRuleParams,
+    AddTokenParams,
+    BreakerList,
+    ForceBreakerParams,
+    NewToken,
+    ReloadAdaptersParams,
+    Removed,
+    RemoveRuleParams,
+    ResetBreakerParams,
+    SenderList,
+    TokenList,
+)
+from relay_core.protocol.reporting import (
+    JobList,
+    JobParams,
+    ReportContent,
+    ReportList,
+    ReportParams,
+    RunJobParams,
+    Spans,
+    TracesParams,
+)
+from relay_core.records.metrics import MetricsSnapshot
+from relay_core.rules.breaker import CircuitState
+from relay_supervisor.api.context import ApiContext
+from relay_supervisor.api.methods.handlers import handles
+from relay_supervisor.jobs.report_files import find_reports, read_report
+from relay_supervisor.server.connection import Connection
+
+
+@handles("breakers.list")
+def list_breakers(context: ApiContext, connection: Connection, params: Nothing) -> BreakerList:
+    """List the breakers."""
+    return BreakerList(breakers=context.relay.breakers())
+
+
+@handles("breakers.reset")
+def reset_breaker(context: ApiContext, connection: Connection, params: ResetBreakerParams) -> Done:
+    """Close a breaker."""
+    context.relay.reset_breaker(params.target, params.reason)
+    return Done()
+
+
+@handles("breakers.force")
+def force_breaker(context: ApiContext, connection: Connection, params: ForceBreakerParams) -> Done:
+    """Hold a breaker open, or close it."""
+    context.relay.force_breaker(params.target, CircuitState(params.state), params.reason)
+    return Done()
+
+
+@handles("senders.list")
+def list_senders(context: ApiContext, connection: Connection, params: Nothing) -> SenderList:
+    """List the rate-limit usage of each sender."""
+    return SenderList(senders=context.relay.senders())
+
+
+@handles("adapters.list")
+def list_adapters(context: ApiContext, connection: Connection, params: Nothing) -> AdapterList:
+    """List the adapters."""
+    return AdapterList(
+        adapters=context.adapters.states(),
+        bindings=context.relay.bindings(),
+        problem=context.adapters.problem,
+    )
+
+
+@handles("adapters.enable")
+async def enable_adapter(context: ApiContext, connection: Connection, params: AdapterParams) -> ConfiguredAdapter:
+    """Start an adapter and keep it enabled."""
+    return await context.adapters.enable(params.id)
+
+
+@handles("adapters.disable")
+async def disable_adapter(context: ApiContext, connection: Connection, params: AdapterParams) -> ConfiguredAdapter:
+    """Stop an adapter; its messages wait."""
+    return await context.adapters.disable(params.id)
+
+
+@handles("adapters.test")
+async def test_adapter(context: ApiContext, connection: Connection, params: AdapterParams) -> ConfiguredAdapter:
+    """Run an adapter's health probe."""
+    return await context.adapters.test(params.id)
+
+
+@handles("adapters.reload")
+async def reload_adapters(context: ApiContext, connection: Connection, params: ReloadAdaptersParams) -> AdapterList:
+    """Reload adapters.json, or recreate one adapter."""
+    await context.adapters.reload(params.id)
+    return list_adapters(context, connection, Nothing())
+
+
+@handles("access.list")
+def list_rules(context: ApiContext, connection: Connection, params: Nothing) -> AccessRules:
+    """List the access rules."""
+    return AccessRules(rules=context.relay.access_rules(), broken=context.relay.access_problem)
+
+
+@handles("access.add")
+async def add_rule(context: ApiContext, connection: Connection, params: AddRuleParams) -> AccessRules:
+    """Add an access rule."""
+    await context.relay.add_access_rule(params.rule)
+    return list_rules(context, connection, Nothing())
+
+
+@handles("access.remove")
+async def remove_rule(context: ApiContext, connection: Connection, params: RemoveRuleParams) -> Removed:
+    """Remove access rules."""
+    return Removed(removed=await context.relay.remove_access_rule(params.sender, params.to))
+
+
+@handles("tokens.list")
+def list_tokens(context: ApiContext, connection: Connection, params: Nothing) -> TokenList:
+    """List the tokens."""
+    return TokenList(tokens=context.tokens.list(), broken=context.tokens.broken)
+
+
+@handles("tokens.add")
+async def add_token(context: ApiContext, connection: Connection, params: AddTokenParams) -> NewToken:
+    """Create a token."""
+    info, token = await asyncio.to_thread(context.tokens.add, params.pattern, params.note)
+    return NewToken(token=token, info=info)
+
+
+@handles("tokens.remove")
+async def remove_token(context: ApiContext, connection: Connection, params: IdParams) -> Done:
+    """Revoke a token, on open connections too."""
+    await asyncio.to_thread(context.tokens.remove, params.id)
+    context.drop_revoked()
+    return Done()
+
+
+@handles("traces.get")
+async def trace(context: ApiContext, connection: Connection, params: IdParams) -> Spans:
+    """Return the spans of a message."""
+    return Spans(spans=await context.relay.trace(params.id))
+
+
+@handles("traces.search")
+async def search_traces(context: ApiContext, connection: Connection, params: TracesParams) -> TracePage:
+    """Search messages and their status, newest first."""
+    return await context.relay.search_traces(params)
+
+
+@handles("traces.conversation")
+async def conversation(context: ApiContext, connection: Connection, params: IdParams) -> Spans:
+    """Return the spans of a message and all that followed from it."""
+    return Spans(spans=await context.relay.conversation(params.id))
+
+
+@handles("metrics")
+def metrics(context: ApiContext, connection: Connection, params: Nothing) -> MetricsSnapshot:
+    """Return the counters since the start."""
+    return context.relay.metrics()
+
+
+@handles("jobs.list")
+def list_jobs(context: ApiContext, connection: Connection, params: Nothing) -> JobList:
+    """List the jobs."""
+    return JobList(jobs=context.jobs.states())
+
+
+@handles("jobs.run")
+def run_job(context: ApiContext, connection: Connection, params: RunJobParams) -> Any:
+    """Run a job now; answer when it has ended, or without `wait` when it has started."""
+    if params.wait:
+        return context.jobs.run(params.name, params.arguments)
+    return context.jobs.start(params.name, params.arguments)
+
+
+@handles("jobs.cancel")
+async def cancel_job(context: ApiContext, connection: Connection, params: JobParams) -> JobRun:
+    """Cancel the current run of a job; answer when all its processes have ended."""
+    return await context.jobs.cancel(params.name)
+
+
+@handles("reports.list")
+async def list_reports(context: ApiContext, connection: Connection, params: Nothing) -> ReportList:
+    """List the nightly reports."""
+    return ReportList(reports=await asyncio.to_thread(find_reports, _reports_dir(context)))
+
+
+@handles("reports.get")
+async def get_report(context: ApiContext, connection: Connection, params: ReportParams) -> ReportContent:
+    """Return a nightly report."""
+    return await asyncio.to_thread(read_report, _reports_dir(context), params.date)
+
+
+def _reports_dir(context: ApiContext) -> Path:
+    nightly = context.relay.config.jobs.metrics
+    directory = nightly.reports_dir(context.relay.data_dir.reports)
+    if directory is None:
+        where = nightly.output
+        raise NotFound(f"the reports are not on this machine: jobs.metrics.output is {where}", what=where)
+    return directory

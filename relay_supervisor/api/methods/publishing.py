@@ -1,0 +1,75 @@
+"""Publishing through the socket, as a sender that the connection may use."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from relay_core.errors import RelayError
+from relay_core.messages.results import PublishResult
+from relay_core.messages.subjects import is_pattern
+from relay_core.pipeline.publisher import BegunPublish
+from relay_core.protocol.frames import error_to_wire
+from relay_core.protocol.publishing import BatchParams, PublishParams
+from relay_supervisor.api.context import ApiContext
+from relay_supervisor.api.methods.handlers import handles
+from relay_supervisor.server.connection import Connection
+
+_YIELD_EVERY = 32
+
+
+@handles("publish")
+def publish(context: ApiContext, connection: Connection, params: PublishParams) -> BegunPublish:
+    """Publish a message; the result is immediate if storing it needs no await."""
+    connection.identity.check_sender(params.sender, context.relay.owner_of_sender)
+    context.replies.check_reply_to(connection, params)
+    if is_pattern(params.subject):
+        connection.hold()  # the next publish must come after it
+        return _broadcast(context, connection, params)
+    return _begin(context, connection, params)
+
+
+def _begin(context: ApiContext, connection: Connection, params: PublishParams) -> BegunPublish:
+    return context.relay.begin_publish(
+        params.subject,
+        params.payload,
+        sender=params.sender,
+        reply_to=params.reply_to,
+        budget=params.budget,
+        parent_id=params.parent_id,
+        dedupe_id=params.dedupe_id,
+        reader=connection.identity.reader,
+    )
+
+
+async def _broadcast(context: ApiContext, connection: Connection, params: PublishParams) -> PublishResult:
+    """Publish to a pattern, one at a time over all connections: each may make thousands of copies."""
+    async with context.broadcasting:
+        begun = _begin(context, connection, params)
+        if not isinstance(begun, PublishResult):
+            return await begun
+        await asyncio.sleep(0)  # at most one per turn of the loop
+        return begun
+
+
+@handles("publish.batch")
+async def publish_batch(context: ApiContext, connection: Connection, params: BatchParams) -> Any:
+    """Publish many independent messages; those that wait for the disk wait together."""
+    begun: list[BegunPublish | RelayError] = []
+    for number, message in enumerate(params.messages, 1):
+        try:
+            started = publish(context, connection, message)
+            begun.append(await started if asyncio.iscoroutine(started) and is_pattern(message.subject) else started)
+        except RelayError as error:
+            begun.append(error)
+        if number % _YIELD_EVERY == 0:
+            await asyncio.sleep(0)
+    waiting = [started for started in begun if asyncio.iscoroutine(started)]
+    ended = iter(await asyncio.gather(*waiting, return_exceptions=True))
+    return {"results": [_outcome(next(ended) if asyncio.iscoroutine(started) else started) for started in begun]}
+
+
+def _outcome(ended: Any) -> dict[str, Any]:
+    if isinstance(ended, PublishResult):
+        return {"result": ended}
+    return {"error": error_to_wire(ended)}

@@ -1,0 +1,1 @@
+"""Commands for dead letters and their replay."""

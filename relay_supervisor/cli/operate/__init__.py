@@ -1,0 +1,1 @@
+"""Commands that show and operate the supervisor: status, endpoints, breakers, adapters, access, jobs and reports."""

@@ -1,0 +1,1 @@
+"""Commands that set up or start another program: agents, their MCP server and hooks, and the demo."""

@@ -1,0 +1,206 @@
+"""The metrics of a scrape, from a snapshot of the bus.
+
+The number of series is bounded. Counters have a label for the code or the status, of which there are few. Mailboxes are
+labelled by subject: the 1,000 fullest, plus a count of all. Senders are only counted, since a client can invent any
+number of them.
+
+prometheus-client renders the format; it is an extra, and imported late.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from relay_core.core import RelayCore
+from relay_core.messages.operator_views import STATE_NAMES, AdapterState
+from relay_core.protocol.state import MailboxState, TargetBreaker
+from relay_core.records.metrics import MetricsSnapshot, Percentiles
+from relay_core.rules.breaker import CircuitState
+from relay_core.rules.rate_limit import SenderUsage
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
+
+MAX_MAILBOXES = 1_000
+
+_BREAKER_STATES = {CircuitState.CLOSED: 0, CircuitState.HALF_OPEN: 1, CircuitState.OPEN: 2}
+
+
+class BusSnapshot(NamedTuple):
+    """The bus at the moment of a scrape."""
+
+    metrics: MetricsSnapshot
+    mailboxes: list[MailboxState]
+    breakers: list[TargetBreaker]
+    adapters: list[AdapterState]
+    senders: list[SenderUsage]
+
+
+def read_bus(relay: RelayCore) -> BusSnapshot:
+    """Read everything a scrape needs, on the event loop."""
+    return BusSnapshot(relay.metrics(), relay.mailboxes(), relay.breakers(), relay.adapters(), relay.senders())
+
+
+def render(snapshot: BusSnapshot) -> tuple[str, bytes]:
+    """Return the content type and the text of a scrape; blocks."""
+    from prometheus_client import CollectorRegistry, generate_latest
+    from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+
+    class _Collector:
+        def collect(self) -> Iterable[Metric]:
+            return [
+                *_bus(snapshot.metrics),
+                *_mailboxes(snapshot.mailboxes),
+                *_breakers(snapshot.breakers),
+                *_adapters(snapshot.adapters),
+                *_senders(snapshot.senders),
+            ]
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector())
+    return CONTENT_TYPE_PLAIN_0_0_4, generate_latest(registry)
+
+
+def _gauge(name: str, about: str, samples: Iterable[tuple[dict[str, str], float]]) -> Metric:
+    return _metric(name, about, "gauge", name, samples)
+
+
+def _counter(name: str, about: str, samples: Iterable[tuple[dict[str, str], float]]) -> Metric:
+    return _metric(name, about, "counter", f"{name}_total", samples)
+
+
+def _metric(name: str, about: str, kind: str, sample: str, samples: Iterable[tuple[dict[str, str], float]]) -> Metric:
+    from prometheus_client import Metric
+
+    metric = Metric(name, about, kind)
+    for labels, value in samples:
+        metric.add_sample(sample, labels, value)
+    return metric
+
+
+def _single(value: float) -> list[tuple[dict[str, str], float]]:
+    return [({}, value)]
+
+
+def _by(label: str, counts: dict[str, int]) -> list[tuple[dict[str, str], float]]:
+    return [({label: key}, count) for key, count in sorted(counts.items())]
+
+
+def _bus(metrics: MetricsSnapshot) -> list[Metric]:
+    return [
+        _gauge("relay_uptime_seconds", "Time since the bus was started.", _single(metrics.uptime_secs)),
+        _counter("relay_publishes", "Messages that passed the gates.", _single(metrics.publishes)),
+        _counter("relay_published_bytes", "Payload bytes of those messages.", _single(metrics.bytes)),
+        _counter("relay_deliveries", "Deliveries by the status they reached.", _by("status", metrics.deliveries)),
+        _counter("relay_no_subscriber", "Messages without any consumer.", _single(metrics.no_subscriber)),
+        _counter("relay_refusals", "Refused publishes and deliveries.", _by("code", metrics.refusals)),
+        _counter(
+            "relay_budget_rejections", "Messages stopped by their budget.", _by("code", metrics.budget_rejections)
+        ),
+        _counter("relay_dead_letters", "Dead letters since the start.", _by("code", metrics.dead_letters)),
+        _latencies(metrics),
+    ]
+
+
+def _latencies(metrics: MetricsSnapshot) -> Metric:
+    name = "relay_delivery_latency_seconds"
+    about = "Time in the queue, in the handler, and from publish to the handler's end, since the start."
+    metric = _metric(name, about, "summary", name, [])
+    steps: dict[str, Percentiles] = {"queue": metrics.queue_us, "handle": metrics.handle_us, "total": metrics.total_us}
+    for step, percentiles in steps.items():
+        for quantile, value in (("0.5", percentiles.p50), ("0.95", percentiles.p95), ("0.99", percentiles.p99)):
+            if value is not None:
+                metric.add_sample(name, {"step": step, "quantile": quantile}, value / 1e6)
+        metric.add_sample(f"{name}_count", {"step": step}, percentiles.count)
+    return metric
+
+
+def _mailboxes(mailboxes: list[MailboxState]) -> list[Metric]:
+    # Above the limit, the mailboxes that an alert could be about.
+    shown = sorted(mailboxes, key=lambda box: (-box.pressure, -box.depth, -box.failed, box.subject))
+    shown = sorted(shown[:MAX_MAILBOXES], key=lambda box: box.subject)
+    labels = [{"subject": box.subject, "kind": box.kind} for box in shown]
+    columns: list[tuple[str, str, list[float]]] = [
+        ("waiting_messages", "Messages waiting in a mailbox.", [box.depth for box in shown]),
+        ("claimed_messages", "Messages claimed by a consumer.", [box.claimed for box in shown]),
+        (
+            "failed_messages",
+            "Dead letters, and kept copies of partial deliveries.",
+            [box.failed for box in shown],
+        ),
+        ("pressure_ratio", "How full a mailbox is; 1 refuses mail.", [box.pressure for box in shown]),
+        (
+            "oldest_seconds",
+            "Age of the oldest waiting message; 0 without any.",
+            [(box.oldest_ms or 0) / 1e3 for box in shown],
+        ),
+        ("consumers", "Consumers of a mailbox.", [box.consumers for box in shown]),
+        (
+            "degraded",
+            "1 if the last store could not be made durable.",
+            [box.degraded is not None for box in shown],
+        ),
+    ]
+    return [
+        _gauge("relay_mailboxes", "Number of mailboxes.", _single(len(mailboxes))),
+        _gauge(
+            "relay_mailboxes_hidden",
+            f"Mailboxes not shown one by one, because only the fullest {MAX_MAILBOXES} are.",
+            _single(len(mailboxes) - len(shown)),
+        ),
+        *(_gauge(f"relay_mailbox_{name}", about, zip(labels, values, strict=True)) for name, about, values in columns),
+    ]
+
+
+def _breakers(breakers: list[TargetBreaker]) -> list[Metric]:
+    counts = Counter(breaker.state for breaker in breakers)
+    # Closed breakers, the usual case, have no series.
+    tripped = sorted(
+        (breaker for breaker in breakers if breaker.state is not CircuitState.CLOSED),
+        key=lambda breaker: (-_BREAKER_STATES[breaker.state], breaker.subject or "", breaker.key),
+    )[:MAX_MAILBOXES]
+    return [
+        _gauge(
+            "relay_breakers", "Circuit breakers by state.", [({"state": s.lower()}, counts[s]) for s in CircuitState]
+        ),
+        _gauge(
+            "relay_breaker_state",
+            f"Breakers that are not closed: 1 is half open, 2 is open; the first {MAX_MAILBOXES}.",
+            [
+                ({"subject": breaker.subject or "", "target": breaker.key}, _BREAKER_STATES[breaker.state])
+                for breaker in tripped
+            ],
+        ),
+    ]
+
+
+def _adapters(adapters: list[AdapterState]) -> list[Metric]:
+    states = [
+        ({"adapter": adapter.id, "state": state}, float(adapter.state == state))
+        for adapter in adapters
+        for state in STATE_NAMES
+    ]
+    return [
+        _gauge("relay_adapter_state", "1 for the state that an adapter is in.", states),
+        _counter(
+            "relay_adapter_delivered",
+            "Messages delivered to the platform.",
+            [({"adapter": a.id}, a.delivered) for a in adapters],
+        ),
+        _counter("relay_adapter_failed", "Messages that failed.", [({"adapter": a.id}, a.failed) for a in adapters]),
+    ]
+
+
+def _senders(senders: list[SenderUsage]) -> list[Metric]:
+    used = [sender.count / sender.limit for sender in senders if sender.limit]
+    return [
+        _gauge("relay_senders", "Senders that published within the window.", _single(len(senders))),
+        _gauge("relay_senders_limited", "Senders that have used up their limit.", _single(sum(u >= 1 for u in used))),
+        _gauge(
+            "relay_sender_usage_max_ratio",
+            "Share of its limit that the busiest sender has used.",
+            _single(max(used, default=0)),
+        ),
+    ]

@@ -1,0 +1,4 @@
+"""From the event log to DataFrames.
+
+Sealed segments are ingested once each, and a day's events are read from the result.
+"""

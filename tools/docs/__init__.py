@@ -1,0 +1,1 @@
+"""Generators of docs/: reference pages generated from the models."""
