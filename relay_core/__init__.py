@@ -1,24 +1,25 @@
 """Relay's bus as an embeddable asyncio library.
 
-The folders are the architecture, and each one's docstring says what belongs there. With twenty minutes, read in this
-order:
+The folders are the architecture; each one's docstring says what belongs there and what it may import. To read the code
+in twenty minutes, follow this order:
 
-1. `core.py` has the verbs; `messages/envelope.py` is a message, `errors.py` the errors.
-2. `pipeline/stages.py` is the specification of a publish: eight stages in one list. Their rules are in `rules/`.
-3. `storage/maildir.py` has the moves of a message; `journal/` makes them durable, and `journal/recovery.py` is the next
-   start after a crash. Read these slowly.
-4. `dispatch/dispatcher.py` decides which message is begun when; `handling.py` takes it to its end.
-5. `deadletters/` keeps failed messages, and `replay.py` sends them again, never lost and never doubled.
-6. `records/recorder.py` records every step, for the index, the event log and the metrics.
-7. `adapters/interface.py` is the seam to other platforms; `protocol/methods.py` has one row for each method of the
-   socket, for the supervisor and for `client/`.
+1. `core.py` has the verbs, `messages/envelope.py` a message, `errors.py` the errors.
+2. `pipeline/stages.py` specifies a publish: eight stages in one list. Their rules are in `rules/`.
+3. `storage/maildir.py` moves a message between directories, `journal/` makes the moves durable, and
+   `journal/recovery.py` completes them after a crash. Read these slowly.
+4. `dispatch/dispatcher.py` decides which message starts when; `dispatch/handling.py` takes it to its end.
+5. `deadletters/` stores failed messages; `deadletters/replay.py` sends them again, without loss or duplicates.
+6. `records/recorder.py` records every step in the index, the event log and the metrics.
+7. `adapters/interface.py` is the seam to other platforms. `protocol/methods.py` has one row per method of the socket,
+   shared by the supervisor and `client/`.
 8. `bus.py` wires the parts, and starts and stops them in order.
 
-Layers, top to bottom: core, maintenance, bus; adapters, deadletters; pipeline; dispatch; client; protocol; records;
-journal; storage; rules; messages. Nothing here imports the supervisor, the dashboard or Spark.
+Layers, top to bottom: testing; core; maintenance, operator_state; bus; adapters, deadletters; pipeline; dispatch;
+client; protocol; records; journal; storage; rules; messages; config, limited_log, paths, tasks, text; clock; errors. A
+module may import the layers below its own. Nothing here imports the supervisor, the dashboard or Spark.
 
-The public names are listed once, in the stub beside this file, as lazy_loader does it: a plain list of imports would
-load the whole bus into every client.
+The public names are listed once, in the stub beside this file, and are imported when first used: a plain list of
+imports would load the whole bus into every client.
 """
 
 from __future__ import annotations

@@ -1,20 +1,20 @@
-"""The dashboard of Relay, on Textual. It knows the bus by RelayClient alone.
+"""The dashboard, on Textual. It uses the bus only through `RelayClient`.
 
-A tour of twenty minutes, in this order:
+To read the code in twenty minutes, follow this order:
 
-1. `screens`: the nine screens, one line each; none is imported before it is wanted.
-2. `store`: one connection, one live picture, and whether it can be believed. Everything that is shown comes from here;
-   `history` remembers how it changes, `alerts` says what in it should be looked at.
-3. `app`: how the application wakes, what it shows, and how every key, command and palette entry ends in `do`.
-   `actions` is the one registry behind keys (`keys`, the operator's own), command line (`prompt`), `palette`, `help`
-   and footer; `desk` and `bars` are the frame around the screens.
-4. `lines`, then `table`: why a screen is painted line by line, and only where it differs. `look` has the styles.
-5. `view`: what every screen is. Then one of them: `views.breakers` is the simplest, `views.jobs` begins work that
-   takes its time, `views.dead_letters` is the largest (its `__init__` is a map). What they share is listed in `views`.
-6. `safe`: strangers write payloads, reasons and names. Every text is made safe where it comes in; `net` is there should
-   one be forgotten.
+1. `screens.py` lists the nine screens; each is imported when it is first visited.
+2. `live/store.py` holds the connection and the live state that all screens show; `live/history.py` records how it
+   changes, `live/alerts.py` derives what needs attention.
+3. `app.py` connects keys, commands and palette entries to actions. `shell/actions.py` is the registry from which keys,
+   command line, palette, help and footer derive; `shell/frame.py` is the frame around the screens.
+4. `widgets/styled_lines.py`, then `widgets/table.py`: screens are painted line by line, and only where they changed.
+5. `shell/view.py` is the base class of a screen. `views/breakers.py` is the simplest one, `views/dead_letters/` the
+   largest.
+6. Text from others is sanitised where it enters (`relay_core.text`); `widgets/control_filter.py` is the second defence.
 
-Left for another day: `dialogs` and `alert_list` (questions), `words` (numbers and times), `clipboard`, `own_places` and
-`launch` (a supervisor, started from here), `once` (the state without Textual: --once, --plain), `__main__` (the command
-line), and `demo`, a real supervisor with living traffic: look at your screen there, `relay-tui --demo`.
+`once.py` prints the state without Textual (``--once``, ``--plain``), `launch.py` starts a supervisor, and `demo/` runs
+a real one with live traffic (``relay-tui --demo``).
+
+Layers, top to bottom: app, once; screens; views; shell; live; demo; launch; widgets; clipboard; user_files. Of
+`relay_core` it may import `client` and below, except `storage`; it never imports the supervisor.
 """

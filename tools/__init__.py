@@ -1,1 +1,1 @@
-"""Programs for those who develop Relay; nothing here is shipped."""
+"""Programs for developers of Relay; nothing here is shipped."""

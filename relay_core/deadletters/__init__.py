@@ -1,4 +1,4 @@
-"""After a failure: the store of dead letters, and replays, which are planned and then run.
+"""Dead letters after they were written: their store, and replays, which are planned (`replay_planner`) and then run.
 
-May import `pipeline` and below.
+Writing a dead letter belongs to `dispatch` and `pipeline`. May import `pipeline` and below.
 """

@@ -1,6 +1,6 @@
 """What a message is.
 
-Subjects and the trie that matches them, ids, envelopes, payloads, signals, results, deliveries, dead letters, and the
-models that operators see. Values and pure functions: nothing here touches a file, socket, thread or clock. May import
-`errors`, `clock` and `config`.
+Subjects and the trie that matches them, ids, envelopes, payloads, signals, results, deliveries, dead letters, filters
+and replay plans, and the models that operators see. Values and pure functions: nothing here touches a file, socket or
+thread. May import `errors`, `clock` and `config`.
 """

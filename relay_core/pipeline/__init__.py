@@ -1,5 +1,6 @@
 """Publishing.
 
-`stages` lists the stages in order, `publication` is what they pass on, the other modules are the longer stages. May
-import `dispatch` and below; adapters are known here only by a small protocol.
+`stages` has the stages and their order, `publication` is the value that they pass on, and the longer stages have their
+own modules (`match`, `deliver`, `settle`). May import `dispatch` and below; it sees adapters only through the protocol
+in `routing`.
 """

@@ -1,6 +1,6 @@
-"""The protocol of the socket, shared by server, client and dashboard.
+"""The socket protocol, shared by server, client and dashboard.
 
-`methods` has one row for each method; the modules named after groups (`publishing`, `consuming`, …) hold their models,
-`state` and `live_state` those of the state, `report` that of the nightly report. `frames` is the codec. No socket is
-opened here. May import `records` and below.
+`methods` has one row per method. Their models are in the modules named after groups (`publishing`, `consuming`, …), the
+models of the state in `state` and `live_state`, that of the nightly report in `report`. `frames` is the codec. No
+socket is opened here. May import `records` and below.
 """

@@ -1,7 +1,7 @@
 """For tests of Relay, and of programs built on it.
 
-`FakeClock` is time that moves only when told to; `check_adapter` holds an adapter to the rules that the bus relies on
-(adapter_compliance.py lists them).
+`FakeClock` moves only when told to. `check_adapter` checks an adapter against the rules that the bus relies on, which
+`adapter_compliance` lists. May import everything in `relay_core`; nothing else imports it.
 """
 
 from relay_core.testing.adapter_compliance import ADAPTER_CHECKS, AdapterCase, ComplianceError, check_adapter

@@ -1,9 +1,7 @@
-"""The adapters: what adapters.json asks for, and the platforms that are built in.
+"""The adapters in adapters.json, and the built-in platforms.
 
-From the file to what runs: `file` (what the operator wrote, entry by entry), `loading` (an entry becomes an adapter:
-its class is found, its config checked), `configured` (all of them started, watched over, restarted and reloaded).
-
-Each platform is a package that knows the seam (`relay_core.adapters.interface`) and nothing of the supervisor; its
-docstring is a tour. Begin with `webhook`, whose two ways are two modules; `telegram` has people behind it,
-`claude_code` agents that work for minutes, and `nats` other relays. `budget_headers` carries a budget across a bridge.
+`file` reads the entries, `loading` finds the class of each and checks its config, `configured` starts, monitors,
+restarts and reloads them. Each platform is a package whose docstring lists its modules; `webhook` is the one to read
+first. `budget_headers` carries a budget across a bridge. A platform may import `relay_core`, `relay_supervisor.http`,
+`jobs.subprocess` and `budget_headers`, but no other platform, and nothing of the supervisor that runs it.
 """

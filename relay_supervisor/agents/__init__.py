@@ -1,5 +1,6 @@
 """Agents on this machine.
 
-The registry of those that were added, the edits to their configuration files (`client_config`), and the two programs
-that their sessions start, `mcp` and `hooks`, which share `light`.
+The registry of added agents, the edits to their configuration files (`client_config`), and the two programs that their
+sessions start, `mcp` and `hooks`, which share `light`. May import `server` and `relay_core`; the two programs may
+import little (see `light`).
 """

@@ -1,5 +1,5 @@
 """The protocol's methods as the supervisor implements them, and their shared parts.
 
 Messages in flight at push consumers (`consumers`) and pull consumers (`claims`), reply mailboxes, and the state stream.
-May import `server` and the parts that methods operate.
+May import `adapters`, `jobs`, `agents`, `server` and `relay_core`.
 """

@@ -1,16 +1,17 @@
-"""The command `relay`: everything an operator or a script does with a running supervisor.
+"""The command `relay`: everything that operators and scripts do with a running supervisor.
 
-1. `COMMANDS` is the whole list. A command's module is imported when it is called, so that ``relay --help`` is quick.
+1. `COMMANDS` is the whole list. The module of a command is imported when it is called, so that ``relay --help`` is
+   fast.
 2. stdout has the answer and nothing else: text for people, or with ``--json`` one JSON document (`subscribe` and
-   `dlq export`: one a line). Everything else is said on stderr.
-3. Exit codes: 0 ok, 1 error, 2 usage, 3 supervisor not reachable, 4 refused by the bus, 5 timed out,
-   130 interrupted. An error is one line that says what to do; RELAY_DEBUG=1 shows where it came from.
-4. What others have written (payloads, reasons, names) is never let loose on a terminal: see `show.safe`.
-5. What agents start by themselves all the time (`LIGHT`) goes past all this: it must be there at once.
+   `dlq export`: one per line). Everything else goes to stderr.
+3. Exit codes: 0 ok, 1 error, 2 usage, 3 supervisor not reachable, 4 refused by the bus, 5 timed out, 130 interrupted.
+   An error is one line that says what to do; RELAY_DEBUG=1 adds the traceback.
+4. Text from others (payloads, reasons, names) is sanitised (`relay_core.text.sanitize`) before it is printed.
+5. Commands that agents start (`LIGHT`) bypass all this to start quickly.
 
-A call goes through `groups.py` (which command is meant), `command.py` (its options and its connection), the command's
-own module, `show.py` (text for people) and, whatever happens, `entry.py` (the exit code). `endpoints.py` is a command
-to begin with; `arguments.py` has what several of them take.
+A call passes `groups` (finds the command), `command` (options and connection), the command's module, `output` (text for
+people) and `entry` (exit code). `operate/endpoints.py` is a good example; `arguments` has shared parameters. May import
+`relay_core.client` and below; only `programs` imports another part of the supervisor.
 """
 
 from __future__ import annotations

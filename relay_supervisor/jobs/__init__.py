@@ -1,4 +1,4 @@
-"""Scheduled jobs: APScheduler says when, a subprocess runs the nightly report, and its results are files.
+"""Scheduled jobs: APScheduler decides when, `subprocess` runs the nightly report, `report_files` reads its results.
 
 Imports only `relay_core`.
 """

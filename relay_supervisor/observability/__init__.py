@@ -1,4 +1,4 @@
 """How the daemon is observed: logs without secrets, Prometheus metrics and OpenTelemetry spans.
 
-Imports only `relay_core`.
+May import `http` and `relay_core`.
 """

@@ -1,4 +1,4 @@
 """The Unix socket: connections, their identity (tokens), flow control and framing.
 
-The methods themselves are in `api`.
+It knows no method: requests go to `api`. Imports only `relay_core`.
 """

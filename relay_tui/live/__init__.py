@@ -1,4 +1,4 @@
-"""The live picture: one connection to the supervisor, the recent past, and the alerts that follow from both.
+"""The live state: one connection to the supervisor, the recent history, and the alerts that follow from both.
 
-Nothing here needs Textual.
+Imports only `relay_core`; no Textual, since ``--once`` uses it too.
 """

@@ -1,5 +1,5 @@
 """The frame around the screens: header, footer, prompt, palette, help, and the registry of actions and keys.
 
-`view` is the base class of every screen, `host` the application as screens use it. It imports `live` and `widgets`, but
-no screen.
+`view` is the base class of every screen, `host` the application as screens use it. May import `live` and below, but no
+screen.
 """

@@ -1,4 +1,4 @@
-"""The Spark session.
+"""The Spark session: local, on a cluster or over Connect; its Java; and the class archive that speeds up its start.
 
-On this machine, on a cluster or over Connect; which Java runs it; and the class-data archive that speeds up its start.
+Imports nothing else of Relay.
 """

@@ -1,6 +1,7 @@
-"""The tables of a report: pure functions from DataFrame to DataFrame, one module each. `TABLES` is the whole list.
+"""The tables of a report: pure functions from DataFrame to DataFrame, one module each. `TABLES` lists them.
 
-`carry_over`, `daily` and `anomalies` are made from these, and from the same of the days before (see spark/one_day.py).
+`carry_over`, `daily` and `anomalies` are computed from these tables and from earlier days (`spark.one_day`). May import
+`events`, `intervals`, `percentiles` and the event schema, but nothing that reads or writes files.
 """
 
 from __future__ import annotations

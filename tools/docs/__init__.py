@@ -1,1 +1,1 @@
-"""Generators of docs/: reference pages generated from the models."""
+"""Generators of reference pages in docs/, from the models."""

@@ -204,11 +204,14 @@ def _errors() -> Iterator[str]:
         "An error has JSON-RPC's `code`, a `message` in plain words, and in `data` the name of its class (`error`), a\n"
         "stable `code` for programs, and the fields below as far as they are known. An error may have a narrower code\n"
         "than its class, such as `storage_full`; the number stays, except for the codes of the second table.\n"
+        "`AccessDenied` with `rules_broken` means that access-rules.json is broken: repair it and retry.\n"
     )
     rows = [
         [f"`{name}`", str(ERROR_NUMBERS[name]), f"`{kind.default_code}`", _codes(kind.fields), _about(kind)]
         for name, kind in ERROR_CLASSES.items()
     ]
+    for row in rows:
+        row[-1] = re.sub(r"\. .*", ".", row[-1])  # the first sentence: a cell should fit on a line
     yield table(["class", "number", "code", "fields", "meaning"], rows)
     rows = [[f"`{code}`", str(number), _CODES[code]] for code, number in PROTOCOL_NUMBERS.items()]
     rows.append(["`internal_error`", str(INTERNAL_ERROR), "A bug in the server; its log has the details."])
@@ -235,10 +238,18 @@ def _notifications() -> Iterator[str]:
 
 def _shared_fields() -> Iterator[str]:
     yield "## Shared fields\n\nThese mean the same in every type that has them; the types do not repeat it.\n"
-    by_text: defaultdict[str, list[str]] = defaultdict(list)
+    times = Counter(name for name, _ in _repeated())
     for name, text in sorted(_repeated()):
-        by_text[text].append(f"`{name}`")
-    yield "".join(item(f"{', '.join(names)}: {text}") for text, names in by_text.items())
+        yield item(f"`{name}`{_side(name, text) if times[name] > 1 else ''}: {text}").rstrip("\n")
+    yield ""
+
+
+def _side(name: str, text: str) -> str:
+    """Return where a shared field has this meaning, for a name that has another one on the other side."""
+    models = [
+        model for model in _types() if any((field.name, field.text) == (name, text) for field in _own_fields(model))
+    ]
+    return " in parameters" if _parameters().issuperset(models) else " in results"
 
 
 def _cell(model: type[Any]) -> str:

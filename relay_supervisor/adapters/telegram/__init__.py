@@ -1,18 +1,15 @@
 """Telegram: people talk to agents through a bot, in private chats and in groups.
 
-A guided tour, from the platform inwards and out again:
-
-- `config`: what adapters.json says, checked.
-- `api`: one call of the Bot API, and its errors. The bot's token never leaves `api`.
-- `polling`: the loop that asks Telegram for updates, and what its failures mean for the adapter's status.
-- `bot`: what must outlive a restart or a hot reload: the offset, the updates taken, whom an answer belongs to, and
-  which of an old and a new adapter listens.
-- `chats`: pure rules: who is heard, which subject a chat has, what a clean text is.
-- `inbound`: an update becomes a message on the bus, exactly once; `notices`: what a person is told if it does not.
-- `attachments`: files in (downloaded, capped, named safely) and files out (only from allowed directories).
+- `config`: the entry in adapters.json, checked.
+- `api`: one call of the Bot API, and its errors. The bot's token never leaves this module.
+- `polling`: the loop that fetches updates, and the effect of its failures on the adapter's state.
+- `bot`: state that survives a restart or reload: the offset, the updates taken, the recipients of answers.
+- `chats`: pure rules: accepted users, the subject of a chat, clean text.
+- `inbound`: an update becomes a message, exactly once; `notices` tells the person if it does not.
+- `attachments`: incoming files (downloaded, limited, safely named), outgoing files (from allowed directories only).
 - `outbound`: a message becomes Telegram messages, each sent at most once.
-- `splitting`, `formatting`: pure: a text in parts, markdown as Telegram's HTML, a payload as messages.
-- `limits`: Telegram's limits kept by waiting: per chat, per group and over all.
+- `splitting`, `formatting`: pure: split a text, convert markdown to Telegram's HTML and a payload to messages.
+- `limits`: waits to respect Telegram's limits, per chat, per group and overall.
 - `presence`: typing and progress while an agent works.
-- `adapter`: all of it put together behind the seam of `relay_core.adapters.interface`.
+- `adapter`: assembles the parts behind `relay_core.adapters.interface`.
 """

@@ -1,5 +1,6 @@
-"""The configuration files of the common agents: what must stand in them for Relay, put in and taken out again.
+"""Relay's entries in the configuration files of common agents: added and removed.
 
-`catalog.py` says which agent has which files and what goes into them. `merging.py` does it to a file, `editing.py` to
-its text, and `json_text.py` and `toml_text.py` change one place of a text and leave the rest as it is.
+`catalog` says which agent has which files and entries. `merging` edits a file, `editing` its text; `json_text` and
+`toml_text` change one place of a text and no other byte. `own_command` finds the command that starts this `relay`.
+Imports `relay_core.errors` and `relay_core.storage` only.
 """

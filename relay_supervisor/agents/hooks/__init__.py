@@ -1,4 +1,5 @@
-"""`relay hook`: what an agent's hooks run at the start of a session, at each prompt and at each stop.
+"""`relay hook`: shows an agent its unread mail at session start, at each prompt and at each stop.
 
-Every prompt starts one, so it imports the standard library only, and only light parts of it.
+`shapes` has the input and output formats of each agent, `text` the text that is shown. Every prompt starts this
+program: it imports `light` and a few standard modules only.
 """

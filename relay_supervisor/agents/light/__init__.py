@@ -1,8 +1,8 @@
-"""The light side: what the sessions of agents start themselves, `relay mcp` and `relay hook`.
+"""Modules that `relay mcp` and `relay hook` share.
 
-Every session of an agent starts the one and every prompt the other, so they import the standard library alone, and of
-it only what is light: no asyncio, no pydantic, no orjson, no typer (an import contract and a test hold this).
-`sync_connection` is the connection to the supervisor.
+Each agent session starts the first and each prompt the second, so both import only light modules of the standard
+library: no asyncio, pydantic, orjson or typer. An import contract and a test enforce this. `sync_connection` is the
+connection to the supervisor.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""`relay mcp`: the bus for an agent that speaks MCP.
+"""`relay mcp`: the bus as an MCP server with six tools.
 
-Every session starts one, so it imports the standard library only, and only light parts of it.
+`protocol` is MCP without I/O, `session` connects it to stdin, stdout and the supervisor, `tools` describes the tools,
+`sending` and `reading` implement them. Every agent session starts this program: it imports `light` and a few standard
+modules only.
 """

@@ -1,6 +1,6 @@
 """The protocol's methods: modules of handlers, and `Methods`, which passes each request to its handler.
 
-Importing a module of this package registers its handlers (`handlers.py`).
+Importing a module of this package registers its handlers (`handlers`). Imports are as in `api`.
 """
 
 from __future__ import annotations

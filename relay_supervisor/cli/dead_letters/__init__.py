@@ -1,1 +1,1 @@
-"""Commands for dead letters and their replay."""
+"""Commands for dead letters and their replay. Imports are as in `cli`."""

@@ -1,1 +1,1 @@
-"""Commands that send, receive and trace messages."""
+"""Commands that send, receive and trace messages. Imports are as in `cli`."""

@@ -1,1 +1,4 @@
-"""Commands that show and operate the supervisor: status, endpoints, breakers, adapters, access, jobs and reports."""
+"""Commands that show and operate the supervisor: status, endpoints, breakers, adapters, access, jobs and reports.
+
+Imports are as in `cli`.
+"""

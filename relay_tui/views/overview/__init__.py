@@ -1,4 +1,4 @@
-"""The overview: `view` puts it together, `board` and `column` paint it with one cursor, `layout` places the panels.
+"""The overview: `view` assembles it, `board` and `column` paint it with one cursor, `layout` places the panels.
 
-`panels`, `troubles` and `events` say what stands in them, in words of `parts`.
+`panels`, `troubles` and `events` fill them, with the building blocks in `parts`.
 """

@@ -1,4 +1,4 @@
-"""Publish: `view` sends what `form` holds, a `draft`; `recipients` shows its receivers, `outcome` explains the result.
+"""Publish: `view` sends the `draft` in `form`; `recipients` shows its recipients, `outcome` explains the result.
 
 `saved_drafts` reads templates and history.
 """

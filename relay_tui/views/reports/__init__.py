@@ -1,4 +1,4 @@
-"""Reports: `view` has list and rows, `layout` fits them to the screen.
+"""Reports: `view` has the list and the rows, `layout` fits them to the screen.
 
-`sections` turns any report.json into bounded tables, by its shape, `nightly` the one that Spark makes, by its content.
+`nightly` shows Spark's report by its content; `sections` turns any other report.json into bounded tables, by its shape.
 """
