@@ -1,4 +1,4 @@
-"""Scheduled jobs: APScheduler decides when, `subprocess` runs the nightly report, `report_files` reads its results.
+"""Scheduled jobs: maintenance on the event loop, and the nightly Spark report in a subprocess.
 
 Imports only `relay_core`.
 """

@@ -485,8 +485,8 @@ def _codes(names: Iterable[str]) -> str:
 
 _UNITS = {
     r"^Wall time in milliseconds( since the epoch)? (at|after) which": "When",
-    r"^(Wall time in milliseconds( since the epoch)?|Epoch milliseconds)(, as are those below)?[;.] ?": "",
-    r", (in epoch milliseconds|as an ISO 8601 instant)": "",
+    r"^(Wall time in milliseconds( since the epoch)?|Epoch milliseconds)(, (as|like) [a-z ]+ below)?[;.] ?": "",
+    r", (in epoch milliseconds|as wall time in milliseconds|as an ISO 8601 instant)": "",
     r"^An ISO 8601 (instant|timestamp)[.] ?": "",
 }
 
