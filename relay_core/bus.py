@@ -141,7 +141,7 @@ class Bus:
                 self.lifecycle.watch(mailbox)
             await stack.enter_async_context(self.operator_files)
             stack.callback(self.subscriptions.close)
-            stack.push_async_callback(self.dead_letter_writer.close)
+            stack.push_async_callback(self.dead_letter_writer.retry_all)
             stack.push_async_callback(self.tasks.close, grace=CLOSE_GRACE_SECS)
             stack.push_async_callback(self.background.close)
             stack.callback(self.dispatch.stop)

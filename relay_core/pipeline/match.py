@@ -61,11 +61,10 @@ class Match:
             publication.targets = self._allowed(publication, self._mailboxes.select(publication.subject))
             self._check_size(publication)
             return None
-        found = (
-            self._find(publication, publication.subject)
-            if not publication.is_chat_inbound
-            else self._find_chat(publication)
-        )
+        if publication.is_chat_inbound:
+            found = self._find_chat(publication)
+        else:
+            found = self._find(publication, publication.subject)
         publication.targets = [target for target in found if isinstance(target, Target)]
         if len(publication.targets) < len(found) or self._begins_conversation(publication):
             return self._open(publication, found)

@@ -100,7 +100,7 @@ class SubjectDeadLetters:
         data = publication.encode(subject, publication.budget)
         delivery = publication.delivery(mailbox.hash, TargetKind.NONE, subject, status, publication.budget)
         item = publication.item(subject, publication.budget, data, delivery)
-        mailbox.reserved += 1  # so that it is not removed as empty meanwhile
+        mailbox.reserved += 1  # so that the mailbox is not removed as empty meanwhile
         try:
             error = await self._dead_letter_writer.dead_letter(
                 mailbox,

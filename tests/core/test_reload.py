@@ -187,7 +187,7 @@ async def test_new_limits_hold_for_mail_that_waits_already(relay: RelayCore, dat
     configure(data_dir, {"reliability": {"backpressure": {"maxMailboxSize": 4}}})
     await until(lambda: relay.mailboxes()[0].pressure == 1.0)
     result = await relay.publish(A, 5, sender=SENDER)
-    assert [one.reason for one in result.rejected or ()] == ["backpressure"]
+    assert [rejection.reason for rejection in result.rejected or ()] == ["backpressure"]
 
 
 async def test_breakers_keep_their_state_over_a_reload(relay: RelayCore, data_dir: Path) -> None:

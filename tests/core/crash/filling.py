@@ -39,14 +39,16 @@ async def publish(core: RelayCore, number: int) -> str:
         result = await core.publish(subject(number), payload(number), sender="s", dedupe_id=f"d{number}")
     except StorageError as error:
         return f"refused {number} {error.code}"
-    return f"ack {number} {result.delivered_to} {','.join(one.reason for one in result.rejected or ()) or '-'}"
+    return (
+        f"ack {number} {result.delivered_to} {','.join(rejection.reason for rejection in result.rejected or ()) or '-'}"
+    )
 
 
 async def work(disk: Disk, durability: str) -> None:
     """Publish, with a disk that is nearly full, then full, then has room again."""
     async with RelayCore(disk.data_dir, config(cast(Any, durability))) as core:
-        for one in SUBJECTS:
-            await core.register_endpoint(one)
+        for subject in SUBJECTS:
+            await core.register_endpoint(subject)
         say(await publish(core, 3))  # the mailbox of those that nobody gets
         number = 100
         for leave in LEFT:

@@ -292,10 +292,10 @@ async def test_what_waits_to_be_parked_can_be_completed_or_failed(
         disk.free()
         await core.fail(SUBJECT, first, "an operator said so")
         done = others[:1]
-        for one in done:
-            assert await core.complete(SUBJECT, one)
-        for one in [first, *done]:
-            for verb in (core.complete(SUBJECT, one), core.fail(SUBJECT, one, "again")):
+        for message_id in done:
+            assert await core.complete(SUBJECT, message_id)
+        for message_id in [first, *done]:
+            for verb in (core.complete(SUBJECT, message_id), core.fail(SUBJECT, message_id, "again")):
                 with pytest.raises(NotFound):
                     await verb
         letters = await parked(core, clock, 3 - len(done))

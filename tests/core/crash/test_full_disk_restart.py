@@ -37,7 +37,7 @@ def is_true(said: str, found: Counter[tuple[int, str]]) -> bool:
     waiting, aside, dead = found[n, "new"], found[n, "partial"], found[n, "failed"]
     if kind == "refused":
         return rest == ["storage_full"] and (waiting, aside, dead) == (0, 0, 0)
-    delivered, rejected = int(rest[0]), [one for one in rest[1].split(",") if one != "-"]
+    delivered, rejected = int(rest[0]), [reason for reason in rest[1].split(",") if reason != "-"]
     if subject(n) == UNHEARD:
         return (delivered, rejected, waiting, aside, dead) == (0, [], 0, 0, 1)
     targets = 2 if subject(n) == FAN_OUT else 1

@@ -36,8 +36,8 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 async def leave_in_journal(disk: Disk, durability: Durability, clock: FakeClock, *subjects: str) -> list[str]:
     """Publish, and leave what a kill (os) or a power loss (fsync) may: the lines, and no files; return the ids."""
     async with RelayCore(disk.data_dir, config(durability), clock=clock) as core:
-        for one in BOTH:
-            await core.register_endpoint(one)
+        for subject in BOTH:
+            await core.register_endpoint(subject)
         for number, subject in enumerate(subjects):
             await core.publish(subject, {"n": number, "x": BIG}, sender="s", dedupe_id=f"d{number}")
         records = list(lines(disk))
@@ -92,7 +92,7 @@ async def test_they_come_back_in_order_and_once(disk: Disk, durability: Durabili
             await core.complete("a.b", envelope.id)
         assert core.mailboxes()[0].degraded is None
         await as_time_goes_by(
-            clock, lambda: not (set(old[:-1]) & {one for one, _ in segments(core.bus.journal.directory)})
+            clock, lambda: not (set(old[:-1]) & {sequence for sequence, _ in segments(core.bus.journal.directory)})
         )
         killed = await asyncio.to_thread(disk.as_killed)
     for data_dir in (disk.data_dir, killed):

@@ -227,8 +227,8 @@ async def test_messages_are_claimed_by_id_as_far_as_they_still_wait(relay: Relay
     assert await relay.claim(A, 5, ids=[third]) == []
     assert_counts_match_files(relay, data_dir)
     assert payloads(await relay.claim(A, 5)) == [2]
-    for one in (first, second, third):
-        await relay.complete(A, one)
+    for message_id in (first, second, third):
+        await relay.complete(A, message_id)
     assert_counts_match_files(relay, data_dir)
 
 
@@ -247,7 +247,7 @@ async def test_whoever_waits_learns_of_mail_when_it_comes(relay: RelayCore) -> N
     waiting = [asyncio.ensure_future(relay.wait_inbox(A)) for _ in range(2)]  # noqa: TID251
     await publish(relay, 0, subject=B)
     await asyncio.sleep(0)
-    assert not any(one.done() for one in waiting)
+    assert not any(task.done() for task in waiting)
     (sent,) = await publish(relay, 1)
     assert await asyncio.gather(*waiting) == [[sent], [sent]]
     assert payloads(await relay.inbox(A)) == [1]

@@ -145,7 +145,7 @@ async def test_where_others_have_the_message_a_member_that_did_not_take_it_is_re
     (message_id,) = await publish_all(relay, A, [1])
     await relay.idle()
     assert (plain.ended, refusing.begun, taking.ended) == ([1], [1], [1])
-    assert [(one["handler"], one["ok"]) for one in (await span(relay, message_id)).outcomes] == [
+    assert [(outcome["handler"], outcome["ok"]) for outcome in (await span(relay, message_id)).outcomes] == [
         ("plain", True),
         ("taking", True),
     ]
@@ -167,7 +167,7 @@ async def test_where_others_have_the_message_and_no_member_is_left_that_is_a_fai
     found = await span(relay, message_id)
     assert (plain.ended, found.status, found.code) == ([1], "partial", "disconnected")
     assert found.reason is not None
-    assert "it has left, and nobody else is there" in found.reason
+    assert "it has left, and no other consumer can take it" in found.reason
 
 
 async def test_what_nobody_of_several_has_taken_goes_back_in_line(relay: RelayCore, data_dir: Path) -> None:
@@ -254,7 +254,7 @@ def test_each_message_is_handled_once_whoever_comes_goes_or_fails(script: list[t
             assert len(log) == len(sent) + put_back
             assert len(done) == len(sent) - failed
             assert_counts_match_files(relay, Path(directory))
-            assert all(one.depth == one.claimed == 0 for one in relay.mailboxes())
+            assert all(mailbox.depth == mailbox.claimed == 0 for mailbox in relay.mailboxes())
 
     with tempfile.TemporaryDirectory() as directory:
         asyncio.run(run(directory))

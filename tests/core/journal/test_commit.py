@@ -90,11 +90,13 @@ class Bench:
         self.settled.append(change.message_id)
 
     def lines(self) -> list[dict[str, Any]]:
-        return [one for sequence, path in segments(self.journal.directory) for one in read_segment(sequence, path)]
+        return [
+            record for sequence, path in segments(self.journal.directory) for record in read_segment(sequence, path)
+        ]
 
     def said(self, kind: str) -> list[str]:
         """Return the messages of which the journal says this."""
-        return [message for one in self.lines() for op, _, message, *_ in one["ops"] if op == kind]
+        return [message for record in self.lines() for op, _, message, *_ in record["ops"] if op == kind]
 
     def after_a_kill(self) -> tuple[Recovered, Maildir]:
         """Return what the next process would find if this one were killed now."""

@@ -145,7 +145,7 @@ def test_each_op_in_each_situation(left: Fixture, op: str, sync: bool) -> None:
 @pytest.mark.parametrize("split", [False, True], ids=["one segment", "a segment each"])
 def test_the_last_word_on_a_message_holds(left: Fixture, ops: list[str], there: dict[str, Any], split: bool) -> None:
     lines = [line(op) for op in ops]
-    left.journal(*([one] for one in lines) if split else [lines])
+    left.journal(*([line] for line in lines) if split else [lines])
     assert left.recover() == there
 
 

@@ -175,7 +175,7 @@ async def test_the_access_rules_hold_for_a_notice(relay: RelayCore, caplog: pyte
     await relay.add_adapter(SampleAdapter(platform=explode))
     asked = await relay.publish(SUBJECT, {}, sender=ASKER, reply_to=ASKER)
     assert await told(relay) == []
-    assert f"{ASKER} is not told that {asked.message_id} failed" in caplog.text
+    assert f"{ASKER} gets no notice that {asked.message_id} failed" in caplog.text
 
 
 async def _crash_while_delivering(data_dir: Path, clock: FakeClock, reply_to: str) -> None:

@@ -69,7 +69,7 @@ async def test_a_chain_runs_dry_whatever_its_members_ask_for(relay: RelayCore) -
         sender = claimed[0].budget.ancestor_chain[-1]
         result = await relay.publish(f"{other}.x{number}", 1, sender=sender, parent_id=result.message_id, budget=LAVISH)
     assert spent == [1, 2, 3, 4]
-    assert [one.reason for one in result.rejected or ()] == ["budget_exceeded"]
+    assert [rejection.reason for rejection in result.rejected or ()] == ["budget_exceeded"]
 
 
 async def test_a_cycle_is_found_in_the_parents_chain(relay: RelayCore) -> None:
@@ -187,12 +187,12 @@ async def test_an_unknown_parent_passes_on_nothing(relay: RelayCore) -> None:
 async def test_a_refused_publish_is_nobodys_parent(relay: RelayCore, data_dir: Path) -> None:
     parent = await relay.publish("relay.agent.nowhere", 1, sender=SENDER, budget={"call_budget_remaining": 0})
     child: PublishResult = await relay.publish(A, 1, sender=SENDER, parent_id=parent.message_id)
-    assert [one.reason for one in child.rejected or ()] == ["budget_exceeded"]
+    assert [rejection.reason for rejection in child.rejected or ()] == ["budget_exceeded"]
 
 
 async def test_what_was_no_message_is_nobodys_parent(relay: RelayCore, data_dir: Path) -> None:
     (data_dir / "draft").write_bytes(b"<message/>")
-    place = next(one.maildir_path for one in relay.endpoints() if one.subject == B)
+    place = next(endpoint.maildir_path for endpoint in relay.endpoints() if endpoint.subject == B)
     os.rename(data_dir / "draft", place / "new" / f"{UNKNOWN}.json")
     await relay.wait_inbox(B)
     assert await relay.claim(B) == []

@@ -128,8 +128,8 @@ class TestOrder:
     ) -> None:
         put(box, 1, 2, 3, 4)
         taken = [box.claim_next() for _ in range(3)]
-        for one in order:
-            item = taken[one]
+        for message in order:
+            item = taken[message]
             assert isinstance(item, StoredMessage)
             assert box.requeue(item)
         assert claimed(box) == [1, 2, 3, 4]

@@ -199,7 +199,7 @@ class TestLoad:
         box.maildir.write(ID, stored("a.b"))
         (box.maildir.path / "endpoint.json").unlink()
         (box.maildir.path / "endpoint.json").mkdir()
-        assert [(one.subject, one.depth) for one in load(tmp_path)] == [("a.b", 1)]
+        assert [(mailbox.subject, mailbox.depth) for mailbox in load(tmp_path)] == [("a.b", 1)]
 
     @pytest.mark.parametrize(
         "content",
