@@ -41,7 +41,7 @@ class _Waiting:
     """A write that the disk refused, and how to retry it."""
 
     mailbox: Mailbox
-    item: StoredMessage | None
+    message: StoredMessage | None
     """The message to be dead-lettered, if there is one."""
     attempt: Callable[[], Awaitable[OSError | None]]
 
@@ -68,7 +68,7 @@ class DeadLetterWriter:
     async def dead_letter(
         self,
         mailbox: Mailbox,
-        item: StoredMessage,
+        message: StoredMessage,
         *,
         code: str,
         reason: str,
@@ -82,51 +82,51 @@ class DeadLetterWriter:
 
         `dedupe` and `result` are for a publish that ends here: the result that a retry gets.
         """
-        delivery = item.delivery
+        delivery = message.delivery
         if delivery.handled_ms is None:
             delivery.handled_ms = self._clock.now_ms()
         record = encode_dead_letter(
-            item.data,
+            message.data,
             reason=reason,
             code=code,
             failed_ms=int(delivery.handled_ms),
             endpoint_hash=mailbox.hash,
-            replays=item.envelope.replays,
+            replays=message.envelope.replays,
             stage=stage,
             partial=partial,
         )
         delivery.status = status or (Status.PARTIAL_FAILURE if partial else Status.FAILED)
         delivery.code, delivery.reason = code, clean_reason(reason)
-        error = await self._commit(mailbox, item.envelope.id, record, dedupe, result)
+        error = await self._commit(mailbox, message.envelope.id, record, dedupe, result)
         if error is None:
             self._recorder.failed(delivery, dead=not partial)
             if self.on_dead_letter is not None:
-                self.on_dead_letter(item, partial)
+                self.on_dead_letter(message, partial)
         return error
 
     async def dead_letter_or_retry(
-        self, mailbox: Mailbox, item: StoredMessage, *, code: str, reason: str, partial: bool = False
+        self, mailbox: Mailbox, message: StoredMessage, *, code: str, reason: str, partial: bool = False
     ) -> None:
         """Dead-letter a claimed message, now or as soon as the disk allows; it stays claimed until then."""
-        attempt = functools.partial(self.dead_letter, mailbox, item, code=code, reason=reason, partial=partial)
+        attempt = functools.partial(self.dead_letter, mailbox, message, code=code, reason=reason, partial=partial)
         error = await attempt()
         if error is not None:
-            mailbox.claimed[item.id] = item
-            self._retry_later((mailbox.hash, item.id), _Waiting(mailbox, item, attempt), error)
+            mailbox.claimed[message.id] = message
+            self._retry_later((mailbox.hash, message.id), _Waiting(mailbox, message, attempt), error)
 
-    def finish_later(self, mailbox: Mailbox, item: StoredMessage, error: OSError) -> None:
+    def finish_later(self, mailbox: Mailbox, message: StoredMessage, error: OSError) -> None:
         """Record that a claimed message was handled, as soon as the disk allows; it stays claimed until then."""
 
         async def attempt() -> OSError | None:
             try:
-                self._commits.finish(mailbox.hash, mailbox.maildir, item.id)
+                self._commits.finish(mailbox.hash, mailbox.maildir, message.id)
             except OSError as error:
                 return error
-            mailbox.claimed.pop(item.id, None)
+            mailbox.claimed.pop(message.id, None)
             return None
 
-        logger.error("%s: %s is handled, but its completion cannot be recorded: %s", mailbox.subject, item.id, error)
-        self._retry_later((mailbox.hash, item.id), _Waiting(mailbox, None, attempt), error)
+        logger.error("%s: %s is handled, but its completion cannot be recorded: %s", mailbox.subject, message.id, error)
+        self._retry_later((mailbox.hash, message.id), _Waiting(mailbox, None, attempt), error)
 
     async def find(self, mailbox: Mailbox, message_id: str) -> StoredMessage | None:
         """Return a message that is waiting to be dead-lettered."""
@@ -134,7 +134,7 @@ class DeadLetterWriter:
             return None
         async with self._trying:  # it may be written right now
             waiting = self._waiting.get((mailbox.hash, message_id))
-        return waiting.item if waiting is not None else None
+        return waiting.message if waiting is not None else None
 
     def forget(self, mailbox: Mailbox, message_id: str) -> None:
         """Stop retrying a message that has been completed otherwise."""
@@ -145,9 +145,9 @@ class DeadLetterWriter:
         """Dead-letter a waiting message now, with this reason; return the error if the disk refuses."""
         async with self._trying:
             waiting = self._waiting.get((mailbox.hash, message_id))
-            if waiting is None or waiting.item is None:
+            if waiting is None or waiting.message is None:
                 return None  # it was written just now
-            error = await self.dead_letter(mailbox, waiting.item, code=code, reason=reason)
+            error = await self.dead_letter(mailbox, waiting.message, code=code, reason=reason)
             if error is None:
                 self.forget(mailbox, message_id)
             return error

@@ -251,12 +251,12 @@ class _Dispatcher:
             lease.release_all(unused=True)
 
     async def _deliver_concurrently(
-        self, item: StoredMessage, consumers: Sequence[Consumer], timeout: float, probe: bool, lease: MemberLease
+        self, message: StoredMessage, consumers: Sequence[Consumer], timeout: float, probe: bool, lease: MemberLease
     ) -> None:
         """Deliver a message in a concurrent task."""
         bus, mailbox = self._bus, self._mailbox
         try:
-            await bus.handling.deliver(mailbox, item, consumers, timeout, probe, lease)
+            await bus.handling.deliver(mailbox, message, consumers, timeout, probe, lease)
         finally:
             lease.release_all()
             bus.ended_concurrent(mailbox)
@@ -292,9 +292,9 @@ class _Dispatcher:
 
     def _take_permit(self) -> bool:
         """Take a half-open breaker's permit from a younger message; return False if none has one."""
-        for item in self._mailbox.fresh.values():
-            if item.probe:
-                item.probe = False
+        for message in self._mailbox.fresh.values():
+            if message.probe:
+                message.probe = False
                 return True
         return False
 

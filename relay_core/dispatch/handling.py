@@ -69,7 +69,7 @@ class Handling:
     async def deliver(
         self,
         mailbox: Mailbox,
-        item: StoredMessage,
+        message: StoredMessage,
         consumers: Sequence[Consumer],
         timeout: float,
         probe: bool,
@@ -79,49 +79,51 @@ class Handling:
 
         `lease` holds the members of pools among the consumers.
         """
-        self._commits.note_claimed(mailbox.hash, item.delivery.message_id)
+        self._commits.note_claimed(mailbox.hash, message.delivery.message_id)
         try:
-            await self._handle(mailbox, item, consumers, timeout, probe, lease)
+            await self._handle(mailbox, message, consumers, timeout, probe, lease)
         except Requeue as error:
             if probe:
                 self._breakers.release(mailbox.hash)
-            return await self._requeue(mailbox, item, error)
+            return await self._requeue(mailbox, message, error)
         except asyncio.CancelledError:
             # The bus is closing and its grace period is over: the handler may have run.
-            if item.ended:
-                self._complete(mailbox, item)
-            elif item.id in mailbox.claimed:
+            if message.ended:
+                self._complete(mailbox, message)
+            elif message.id in mailbox.claimed:
                 reason = "the bus was closed meanwhile"
-                await self._dead_letter_writer.dead_letter_or_retry(mailbox, item, code=Code.INTERRUPTED, reason=reason)
+                await self._dead_letter_writer.dead_letter_or_retry(
+                    mailbox, message, code=Code.INTERRUPTED, reason=reason
+                )
             raise
         return True
 
     async def _handle(
         self,
         mailbox: Mailbox,
-        item: StoredMessage,
+        message: StoredMessage,
         consumers: Sequence[Consumer],
         timeout: float,
         probe: bool,
         lease: MemberLease | None,
     ) -> None:
-        delivery, clock = item.delivery, self._clock
+        delivery, clock = message.delivery, self._clock
         now = clock.now_ms()
-        if now > item.envelope.budget.ttl:
+        if now > message.envelope.budget.ttl:
             if probe:
                 self._breakers.release(mailbox.hash)
-            await self._fail(mailbox, item, Code.EXPIRED, "message expired (TTL)")
+            await self._fail(mailbox, message, Code.EXPIRED, "message expired (TTL)")
             return
-        if item.envelope.reply_to is not None:
-            self._replies.handed(mailbox.subject, item.envelope)
+        if message.envelope.reply_to is not None:
+            self._replies.handed(mailbox.subject, message.envelope)
         started = clock.monotonic()
-        delivery.claimed_ms = claimed_ms = _wall_time(delivery.stored_ms, item.stored_at, started, now)
+        delivery.claimed_ms = claimed_ms = _wall_time(delivery.stored_ms, message.stored_at, started, now)
         outcomes: Sequence[Failure | None]
         if len(consumers) > 1:
-            consumers, outcomes = await self._call_all(mailbox, consumers, item, timeout, lease)
+            consumers, outcomes = await self._call_all(mailbox, consumers, message, timeout, lease)
         else:
-            ack = Ack(Completion(lambda: self._record_completion(mailbox, item)))
-            outcomes = [await _call(consumers[0], item.envelope, timeout, ack)]
+            ack = Ack(Completion(lambda: self._record_completion(mailbox, message)))
+            outcomes = [await _call(consumers[0], message.envelope, timeout, ack)]
             if lease is not None:
                 lease.release_all()
         delivery.handled_ms = claimed_ms + (clock.monotonic() - started) * 1000
@@ -129,7 +131,7 @@ class Handling:
         if len(failures) == len(outcomes):
             self._breakers.record_failure(mailbox.hash, probe=probe)
             delivery.outcomes = _outcomes(consumers, outcomes)
-            await self._fail(mailbox, item, *failures[0])
+            await self._fail(mailbox, message, *failures[0])
             return
         self._breakers.record_success(mailbox.hash, probe=probe)
         if failures:
@@ -141,13 +143,13 @@ class Handling:
             # For a pool they name the member; for a replay they replace those of the failure.
             if len(outcomes) > 1 or lease is not None or delivery.replays:
                 delivery.outcomes = _outcomes(consumers, outcomes)
-        self._complete(mailbox, item)
+        self._complete(mailbox, message)
 
     async def _call_all(
         self,
         mailbox: Mailbox,
         consumers: Sequence[Consumer],
-        item: StoredMessage,
+        message: StoredMessage,
         timeout: float,
         lease: MemberLease | None,
     ) -> tuple[list[Consumer], list[Failure | None]]:
@@ -156,9 +158,9 @@ class Handling:
         Raises:
             Requeue: if none has taken the message.
         """
-        completion = Completion(lambda: self._record_completion(mailbox, item), len(consumers))
+        completion = Completion(lambda: self._record_completion(mailbox, message), len(consumers))
         results = await asyncio.gather(
-            *(self._call_member(mailbox, consumer, item, timeout, lease, Ack(completion)) for consumer in consumers)
+            *(self._call_member(mailbox, consumer, message, timeout, lease, Ack(completion)) for consumer in consumers)
         )
         failures: list[Failure | None] = []
         requeues: list[Requeue] = []
@@ -175,7 +177,7 @@ class Handling:
         self,
         mailbox: Mailbox,
         consumer: Consumer,
-        item: StoredMessage,
+        message: StoredMessage,
         timeout: float,
         lease: MemberLease | None,
         ack: Ack,
@@ -183,7 +185,7 @@ class Handling:
         """Run one of several consumers, or its replacement; return the one that ran, and its failure."""
         while True:
             try:
-                outcome = await _call(consumer, item.envelope, timeout, ack)
+                outcome = await _call(consumer, message.envelope, timeout, ack)
             except Requeue as error:
                 other: Consumer | None = None
                 if lease is not None and consumer.pool is not None:
@@ -200,46 +202,46 @@ class Handling:
                 ack.close()
                 return consumer, outcome
 
-    async def _requeue(self, mailbox: Mailbox, item: StoredMessage, why: Requeue) -> bool:
+    async def _requeue(self, mailbox: Mailbox, message: StoredMessage, why: Requeue) -> bool:
         try:
-            requeued = mailbox.requeue(item)
+            requeued = mailbox.requeue(message)
         except OSError as error:
-            logger.error("%s: cannot requeue %s: %s", mailbox.subject, item.id, error)
+            logger.error("%s: cannot requeue %s: %s", mailbox.subject, message.id, error)
             requeued = False
         if requeued:
-            self._commits.note_requeued(mailbox.hash, item.id)
-            if item.fanout is not None:
-                item.fanout.postponed(item)
+            self._commits.note_requeued(mailbox.hash, message.id)
+            if message.fanout is not None:
+                message.fanout.postponed(message)
         else:
-            await self._fail(mailbox, item, Code.HANDLER_FAILED, f"{why}, and it could not be requeued")
+            await self._fail(mailbox, message, Code.HANDLER_FAILED, f"{why}, and it could not be requeued")
         return requeued
 
-    def _complete(self, mailbox: Mailbox, item: StoredMessage) -> None:
+    def _complete(self, mailbox: Mailbox, message: StoredMessage) -> None:
         try:
-            if not item.ended:
-                self._record_completion(mailbox, item)
-            mailbox.claimed.pop(item.delivery.message_id, None)
+            if not message.ended:
+                self._record_completion(mailbox, message)
+            mailbox.claimed.pop(message.delivery.message_id, None)
         except OSError as error:
-            self._dead_letter_writer.finish_later(mailbox, item, error)
-        self._recorder.handled(item.delivery)
-        if item.fanout is not None:
-            item.fanout.succeeded(item)
+            self._dead_letter_writer.finish_later(mailbox, message, error)
+        self._recorder.handled(message.delivery)
+        if message.fanout is not None:
+            message.fanout.succeeded(message)
         if self.on_settled is not None:
-            self.on_settled(item, True)
+            self.on_settled(message, True)
 
-    def _record_completion(self, mailbox: Mailbox, item: StoredMessage) -> None:
-        self._commits.finish(mailbox.hash, mailbox.maildir, item.delivery.message_id)
-        item.ended = True
+    def _record_completion(self, mailbox: Mailbox, message: StoredMessage) -> None:
+        self._commits.finish(mailbox.hash, mailbox.maildir, message.delivery.message_id)
+        message.ended = True
 
-    async def _fail(self, mailbox: Mailbox, item: StoredMessage, code: str, reason: str) -> None:
-        if item.delivery.kind == TargetKind.ADAPTER and code in (Code.HANDLER_FAILED, Code.TIMEOUT):
+    async def _fail(self, mailbox: Mailbox, message: StoredMessage, code: str, reason: str) -> None:
+        if message.delivery.kind == TargetKind.ADAPTER and code in (Code.HANDLER_FAILED, Code.TIMEOUT):
             code, reason = Code.ADAPTER_FAILED, f"adapter delivery failed: {reason}"
-        if item.fanout is not None:
-            item.fanout.failed(item, code, reason)
+        if message.fanout is not None:
+            message.fanout.failed(message, code, reason)
         else:
-            await self._dead_letter_writer.dead_letter_or_retry(mailbox, item, code=code, reason=reason)
+            await self._dead_letter_writer.dead_letter_or_retry(mailbox, message, code=code, reason=reason)
         if self.on_settled is not None:
-            self.on_settled(item, False)
+            self.on_settled(message, False)
 
 
 async def _call(consumer: Consumer, envelope: Envelope, timeout: float, ack: Ack) -> Failure | None:

@@ -97,10 +97,10 @@ class Inbox:
     async def complete(self, subject: str, message_id: str, *, late: bool) -> bool:
         """Complete a claimed message, or with `late` a dead-lettered one; return True if it was late."""
         mailbox = self._mailbox(subject)
-        item = self._find(mailbox, message_id)
-        if item is not None:
-            self._finish(mailbox, item)
-            self._taken.discard(item)
+        message = self._find(mailbox, message_id)
+        if message is not None:
+            self._finish(mailbox, message)
+            self._taken.discard(message)
             return False
         if (waiting := await self._dead_letter_writer.find(mailbox, message_id)) is not None:
             self._finish(mailbox, waiting)
@@ -110,52 +110,52 @@ class Inbox:
             return True
         raise _not_claimed(mailbox, message_id)
 
-    def _finish(self, mailbox: Mailbox, item: StoredMessage) -> None:
+    def _finish(self, mailbox: Mailbox, message: StoredMessage) -> None:
         try:
-            self._commits.finish(mailbox.hash, mailbox.maildir, item.id)
+            self._commits.finish(mailbox.hash, mailbox.maildir, message.id)
         except OSError as error:
             raise storage_error("complete a message in", mailbox.maildir.path, error) from error
-        del mailbox.claimed[item.id]
-        item.delivery.status = Status.DONE
-        item.delivery.code = item.delivery.reason = None
-        item.delivery.handled_ms = float(self._clock.now_ms())
-        self._recorder.handled(item.delivery)
-        self._settled(item, True)
+        del mailbox.claimed[message.id]
+        message.delivery.status = Status.DONE
+        message.delivery.code = message.delivery.reason = None
+        message.delivery.handled_ms = float(self._clock.now_ms())
+        self._recorder.handled(message.delivery)
+        self._settled(message, True)
 
     async def fail(self, subject: str, message_id: str, reason: str, code: str) -> None:
         """Dead-letter a claimed message."""
         mailbox = self._mailbox(subject)
-        item = self._find(mailbox, message_id)
-        if item is None:
-            item = await self._dead_letter_writer.find(mailbox, message_id)
-            if item is None:
+        message = self._find(mailbox, message_id)
+        if message is None:
+            message = await self._dead_letter_writer.find(mailbox, message_id)
+            if message is None:
                 raise _not_claimed(mailbox, message_id)
             error = await self._dead_letter_writer.retry_now(mailbox, message_id, code=code, reason=reason)
         else:
             del mailbox.claimed[message_id]  # before waiting: only one caller may finish it
-            self._taken.discard(item)
-            error = await self._dead_letter_writer.dead_letter(mailbox, item, code=code, reason=reason)
+            self._taken.discard(message)
+            error = await self._dead_letter_writer.dead_letter(mailbox, message, code=code, reason=reason)
             if error is not None:
-                mailbox.claimed[message_id] = item
-                self._taken.add(item)
+                mailbox.claimed[message_id] = message
+                self._taken.add(message)
         if error is not None:
             raise storage_error("dead-letter a message in", mailbox.maildir.path, error) from error
-        self._settled(item, False)
+        self._settled(message, False)
 
-    def _settled(self, item: StoredMessage, handled: bool) -> None:
+    def _settled(self, message: StoredMessage, handled: bool) -> None:
         """Report the outcome to a replay that waits for the message."""
         if (on_settled := self._handling.on_settled) is not None:
-            on_settled(item, handled)
+            on_settled(message, handled)
 
     async def abandon(self, subject: str, message_id: str, reason: str, code: str) -> None:
         """Dead-letter a claimed message whose consumer is gone, as soon as the disk allows."""
         mailbox = self._mailbox(subject)
-        item = self._find(mailbox, message_id)
-        if item is not None:  # else it was finished just now
+        message = self._find(mailbox, message_id)
+        if message is not None:  # else it was finished just now
             del mailbox.claimed[message_id]
-            self._taken.discard(item)
-            await self._dead_letter_writer.dead_letter_or_retry(mailbox, item, code=code, reason=reason)
-            self._settled(item, False)
+            self._taken.discard(message)
+            await self._dead_letter_writer.dead_letter_or_retry(mailbox, message, code=code, reason=reason)
+            self._settled(message, False)
 
     async def discard(self, target: str, message_id: str, reason: str, code: str) -> bool:
         """Dead-letter a waiting message; return False if it is claimed, gone or malformed."""
@@ -185,8 +185,8 @@ class Inbox:
 
     def _find(self, mailbox: Mailbox, message_id: str) -> StoredMessage | None:
         """Return a message that a pull consumer has claimed."""
-        item = mailbox.claimed.get(message_id)
-        return item if item in self._taken else None
+        message = mailbox.claimed.get(message_id)
+        return message if message in self._taken else None
 
     async def _search(self, mailbox: Mailbox, limit: int, after: str, answer_to: str | None) -> list[str]:
         if answer_to is None:
@@ -204,13 +204,13 @@ class Inbox:
             # Claimed meanwhile, and possibly requeued; or removed by another process, and then it is no longer waiting.
             if mailbox.has(message_id) and NEW not in mailbox.maildir.whereabouts(message_id):
                 mailbox.forget(message_id)
-        for item in found:
-            if isinstance(item, BadFile):
-                await self._dead_letter_writer.quarantine(mailbox, item)
-                mailbox.forget(item.message_id)
+        for message in found:
+            if isinstance(message, BadFile):
+                await self._dead_letter_writer.quarantine(mailbox, message)
+                mailbox.forget(message.message_id)
             else:
-                self._replies.handed(mailbox.subject, item.envelope)
-                envelopes.append(item.envelope)
+                self._replies.handed(mailbox.subject, message.envelope)
+                envelopes.append(message.envelope)
         return envelopes
 
     @staticmethod
@@ -271,13 +271,13 @@ def _read_waiting(
     size = 0
     for message_id in message_ids:
         try:
-            item = mailbox.read(NEW, message_id)
+            message = mailbox.read(NEW, message_id)
         except FileNotFoundError:
             gone.append(message_id)
             continue
-        if isinstance(item, StoredMessage):
-            size += len(item.data)
+        if isinstance(message, StoredMessage):
+            size += len(message.data)
             if room is not None and found and size > room:
                 break
-        found.append(item)
+        found.append(message)
     return found, gone

@@ -1,5 +1,5 @@
 """Publishing.
 
-`stages` lists the stages in order, `publication` is what they pass on, the other modules are the longer stages. May
-import `dispatch` and below; adapters are known here only by a small protocol.
+`stages` lists the stages in order, `publication` is the value they pass on, the other modules are the longer stages.
+May import `dispatch` and below; adapters are known here only by a small protocol.
 """

@@ -267,17 +267,17 @@ class _Store(Transaction):
         awaited = target.awaited is not None and publication.waits
         now = deliver.clock.monotonic()
         delivery.stored_ms = publication.created_ms + (now - publication.started) * 1000
-        item = None
+        message = None
         if copy.probe or awaited or mailbox.wants(len(copy.data)):
-            item = publication.item(publication.address(target), copy.budget, copy.data, delivery)
-            item.probe = copy.probe
-            item.stored_at = now
+            message = publication.message(publication.address(target), copy.budget, copy.data, delivery)
+            message.probe = copy.probe
+            message.stored_at = now
             if awaited:
                 if self.fanout is None:
                     self.fanout = deliver.fanouts(publication)
                 self.fanout.expect(target)
-                item.fanout = self.fanout
-        mailbox.arrived(publication.id, item)
+                message.fanout = self.fanout
+        mailbox.arrived(publication.id, message)
         if not awaited:
             publication.delivered += target.weight
             if target.adapter is not None:

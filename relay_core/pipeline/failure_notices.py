@@ -78,15 +78,15 @@ class FailureNotices:
             else:
                 self._waiting.append(notice)
 
-    def _on_dead_letter(self, item: StoredMessage, partial: bool) -> None:
-        envelope = item.envelope
-        if item.delivery.kind == TargetKind.NONE or envelope.reply_to is None:
+    def _on_dead_letter(self, message: StoredMessage, partial: bool) -> None:
+        envelope = message.envelope
+        if message.delivery.kind == TargetKind.NONE or envelope.reply_to is None:
             return  # it had no target: its publisher got that result
         if envelope.replays or _is_failure(envelope.payload):
             return
         if not self._may_notify(envelope.sender, envelope.reply_to):
             return
-        notice = self._write(item, envelope.reply_to, partial)
+        notice = self._write(message, envelope.reply_to, partial)
         if not self._open:
             self._waiting.append(notice)
         elif self._has_target(notice):
@@ -101,8 +101,8 @@ class FailureNotices:
             return True
         return not isinstance(self._bindings.find(sender, reply_to), str)
 
-    def _write(self, item: StoredMessage, reply_to: str, partial: bool) -> Publication:
-        envelope, delivery, config = item.envelope, item.delivery, self._settings.config
+    def _write(self, message: StoredMessage, reply_to: str, partial: bool) -> Publication:
+        envelope, delivery, config = message.envelope, message.delivery, self._settings.config
         asked = envelope.payload if isinstance(envelope.payload, dict) else {}
         payload = StandardPayload(
             content=delivery.reason or "",

@@ -30,7 +30,7 @@ GRACE_SECS = 1.0
 @dataclass(slots=True)
 class _Failure:
     mailbox: Mailbox
-    item: StoredMessage
+    message: StoredMessage
     code: str
     reason: str
 
@@ -62,26 +62,26 @@ class Fanout:
                 self._timer.cancel()
             self._timer = call_later(self._clock, target.awaited + GRACE_SECS, self._due)
 
-    def succeeded(self, item: StoredMessage) -> None:
+    def succeeded(self, message: StoredMessage) -> None:
         """Count a target that took its copy."""
-        if self._overdue.pop(item.delivery.target, None) is None:
+        if self._overdue.pop(message.delivery.target, None) is None:
             self._publication.delivered += 1
-            self._answer(item, "delivered", None)
+            self._answer(message, "delivered", None)
 
-    def failed(self, item: StoredMessage, code: str, reason: str) -> None:
+    def failed(self, message: StoredMessage, code: str, reason: str) -> None:
         """Take over a copy that its target failed, still claimed."""
-        late = self._overdue.pop(item.delivery.target, None)
+        late = self._overdue.pop(message.delivery.target, None)
         if late is not None:
             self._publication.delivered -= 1
-            self._dead_letter([_Failure(late, item, code, reason)])
+            self._dead_letter([_Failure(late, message, code, reason)])
             return
-        self._failed.append(_Failure(self._expected[item.delivery.target].mailbox, item, code, reason))
+        self._failed.append(_Failure(self._expected[message.delivery.target].mailbox, message, code, reason))
         self._publication.note_failure(reason)
-        self._answer(item, "failed", reason)
+        self._answer(message, "failed", reason)
 
-    def postponed(self, item: StoredMessage) -> None:
+    def postponed(self, message: StoredMessage) -> None:
         """Count a target that has requeued its copy as a taker."""
-        if (expected := self._expected.pop(item.delivery.target, None)) is not None:
+        if (expected := self._expected.pop(message.delivery.target, None)) is not None:
             self._queued(expected)
             if not self._expected:
                 self._settle()
@@ -90,8 +90,8 @@ class Fanout:
         """Return when all targets have answered and failed copies are dead-lettered, or when the time is over."""
         await self._answered.wait()
 
-    def _answer(self, item: StoredMessage, status: str, error: str | None) -> None:
-        delivery = item.delivery
+    def _answer(self, message: StoredMessage, status: str, error: str | None) -> None:
+        delivery = message.delivery
         expected = self._expected.pop(delivery.target)
         duration = (delivery.handled_ms or delivery.sent_ms) - delivery.sent_ms
         self._note(expected, status, error, round(duration, 3))
@@ -133,6 +133,6 @@ class Fanout:
     async def _dead_letter_all(self, failures: Sequence[_Failure], *, partial: bool) -> None:
         for failure in failures:
             await self._dead_letter_writer.dead_letter_or_retry(
-                failure.mailbox, failure.item, code=failure.code, reason=failure.reason, partial=partial
+                failure.mailbox, failure.message, code=failure.code, reason=failure.reason, partial=partial
             )
         self._answered.set()

@@ -39,11 +39,11 @@ class Parent(NamedTuple):
 class Parents:
     """Look up parents."""
 
-    def __init__(self, mailboxes: Mailboxes, index: Index, recall: Callable[[str], list[Delivery]]) -> None:
+    def __init__(self, mailboxes: Mailboxes, index: Index, find_journaled: Callable[[str], list[Delivery]]) -> None:
         self._mailboxes = mailboxes
         self._index = index
-        self._recall = recall
-        """Finds a message's deliveries in the journal; blocks."""
+        self._find_journaled = find_journaled
+        """Returns the deliveries of a message in the journal; blocks."""
 
     async def find(self, message_id: str, sender: str) -> Parent | None:
         """Return the parent as the sender received it, or else the delivery with the smallest budget."""
@@ -65,7 +65,7 @@ class Parents:
         return _parent(trace_id, hops, max_hops, tuple(orjson.loads(ancestors)), expires, calls)
 
     async def _find_in_journal(self, message_id: str, sender: str) -> Parent | None:
-        deliveries = await asyncio.to_thread(self._recall, message_id)
+        deliveries = await asyncio.to_thread(self._find_journaled, message_id)
         target = subject_hash(sender)  # the same order as in the query
         found = min(
             deliveries, key=lambda copy: (copy.target != target, copy.calls_after, -copy.hops_after), default=None
@@ -78,10 +78,10 @@ class Parents:
 
     def _held(self, message_id: str, sender: str) -> Parent | None:
         mailbox = self._mailboxes.get(subject_hash(sender))
-        item = mailbox.claimed.get(message_id) if mailbox is not None else None
-        if item is None:
+        message = mailbox.claimed.get(message_id) if mailbox is not None else None
+        if message is None:
             return None
-        return Parent(item.delivery.trace_id, item.envelope.budget)
+        return Parent(message.delivery.trace_id, message.envelope.budget)
 
 
 def _parent(trace_id: str, hops: int, max_hops: int, ancestors: tuple[str, ...], expires: int, calls: int) -> Parent:

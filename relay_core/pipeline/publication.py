@@ -27,7 +27,7 @@ class Unstored(NamedTuple):
     """A copy that could not be stored."""
 
     target: Target
-    item: StoredMessage
+    message: StoredMessage
     error: OSError
 
 
@@ -145,7 +145,7 @@ class Publication:
         """Add a copy that could not be stored."""
         if self.unstored is None:
             self.unstored = []
-        self.unstored.append(Unstored(target, self.item(self.address(target), budget, data, delivery), error))
+        self.unstored.append(Unstored(target, self.message(self.address(target), budget, data, delivery), error))
 
     def settle(self) -> PublishResult:
         """Set the result, which ends the run."""
@@ -199,7 +199,7 @@ class Publication:
             stored["origin"] = self.origin
         return orjson.dumps(stored)
 
-    def item(self, subject: str, budget: Budget, data: bytes, delivery: Delivery) -> StoredMessage:
+    def message(self, subject: str, budget: Budget, data: bytes, delivery: Delivery) -> StoredMessage:
         """Return a target's copy as a message in memory, with a separate payload object."""
         envelope = trusted(
             Envelope,
@@ -243,11 +243,6 @@ class Publication:
             after.max_hops,
             after.ancestor_chain,
             len(self.data),
-            None,
-            None,
-            None,
-            None,
-            None,
-            self.replays,
-            self.replay_of,
+            replays=self.replays,
+            replay_of=self.replay_of,
         )

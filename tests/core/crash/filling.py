@@ -34,7 +34,7 @@ def payload(number: int) -> dict[str, Any]:
 
 
 async def publish(core: RelayCore, number: int) -> str:
-    """Publish a number with its dedupe id, and return what the caller is told."""
+    """Publish a number with its dedupe id, and return the outcome."""
     try:
         result = await core.publish(subject(number), payload(number), sender="s", dedupe_id=f"d{number}")
     except StorageError as error:
@@ -49,7 +49,7 @@ async def work(disk: Disk, durability: str) -> None:
     async with RelayCore(disk.data_dir, config(cast(Any, durability))) as core:
         for subject in SUBJECTS:
             await core.register_endpoint(subject)
-        say(await publish(core, 3))  # the mailbox of those that nobody gets
+        say(await publish(core, 3))  # the mailbox of messages without a target
         number = 100
         for leave in LEFT:
             disk.fill(leave=leave)

@@ -39,7 +39,7 @@ class Nursery:
     """The process that forks the processes we kill."""
 
     def __init__(self) -> None:
-        # Not a pipe: nobody reads it while the process runs.
+        # Not a pipe: it is not read while the process runs.
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.core.crash.child"],
@@ -171,7 +171,7 @@ class Ledger:
         return [TargetCopy(number, target) for target in (ENDPOINTS if subject == ALL else (subject,))]
 
     def handlings(self) -> list[Handling]:
-        """Return what the handlers' log says."""
+        """Return the entries of the handlers' log."""
         if not self.log.exists():
             return []
         found = []

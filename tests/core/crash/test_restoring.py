@@ -1,4 +1,4 @@
-"""A full disk and the journal: what it alone has comes back without another start, and what it takes it gives back."""
+"""A full disk and the journal: messages only in the journal are restored without a restart, and its space is freed."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ async def test_a_copy_that_was_handled_is_not_made_again_with_the_one_that_found
 async def test_a_dead_letter_that_found_no_room_is_not_offered_meanwhile(
     disk: Disk, durability: Durability, clock: FakeClock
 ) -> None:
-    """The journal says that it failed; its file is where it was before."""
+    """The journal has it as failed; its file is still in its old place."""
     async with RelayCore(disk.data_dir, config(durability)) as core:
         await core.register_endpoint("a.b")
         sent = await core.publish("a.b", {"n": 0, "x": BIG}, sender="s")

@@ -120,7 +120,7 @@ async def test_a_delivery_is_one_outcome_whatever_the_number_of_its_handlers(dat
         await publish_all(relay, A, [1])
         await relay.idle()
         assert breaker(relay).consecutive_failures == 1
-        await publish_all(relay, A, [2])  # that it could be stored says nothing of its handlers
+        await publish_all(relay, A, [2])  # a successful store is no outcome of its handlers
         await relay.idle()
         assert breaker(relay).consecutive_failures == 2
         await relay.subscribe(A, Listener())
@@ -192,7 +192,7 @@ async def test_a_mailbox_that_lost_its_subscriber_takes_mail_again_after_the_coo
         await subscription.close()
         clock.advance(30)
         results = [await relay.publish(A, number, sender=SENDER) for number in (2, 3)]
-        assert [result.delivered_to for result in results] == [1, 1]  # nobody handles: storing is the outcome
+        assert [result.delivered_to for result in results] == [1, 1]  # no handler: storing is the outcome
         assert breaker(relay).state is CircuitState.CLOSED
         await relay.subscribe(A, listener)
         await relay.idle()
@@ -242,7 +242,7 @@ async def test_an_operator_closes_an_open_breaker_without_waiting(data_dir: Path
         assert (listener.got, breaker(relay).state) == ([1, 2], CircuitState.CLOSED)
 
 
-async def test_a_breaker_of_nobody_cannot_be_moved(relay: RelayCore) -> None:
+async def test_the_breaker_of_an_unknown_target_cannot_be_moved(relay: RelayCore) -> None:
     with pytest.raises(NotFound, match=f"no target {A}"):
         relay.reset_breaker(A)
     with pytest.raises(NotFound, match=f"no target {A}"):

@@ -1,4 +1,4 @@
-"""Handlers: they run side by side, their failures and timeouts, and what a handler may do to the bus."""
+"""Handlers: they run concurrently, their failures and timeouts, and calls of the bus from a handler."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ async def test_a_bounded_subscription_takes_its_mailboxes_in_turn_and_leaves_the
     assert began == [A, B, C, A, B, C]
 
 
-async def test_what_waits_for_a_bounded_subscription_stays_when_it_leaves(relay: RelayCore) -> None:
+async def test_messages_that_wait_for_a_bounded_subscription_stay_when_it_closes(relay: RelayCore) -> None:
     for subject in (A, B):
         await relay.register_endpoint(subject)
     go_on = asyncio.Event()

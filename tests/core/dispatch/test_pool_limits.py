@@ -45,7 +45,7 @@ async def test_a_half_open_breaker_lets_its_probe_through_though_many_are_free(
         for worker in workers[:2]:
             worker.error = None
         await run_ready_tasks()
-        assert in_flight(workers) == [[], [], [3], [4]], "those that were begun go on, and no other begins"
+        assert in_flight(workers) == [[], [], [3], [4]], "messages that have begun continue, and no other begins"
         clock.advance(1.0)
         await run_ready_tasks()
         assert sum(len(messages) for messages in in_flight(workers)) == 3
@@ -117,7 +117,7 @@ async def test_a_member_that_takes_too_long_is_timed_out_and_the_others_go_on(da
 # Closing, and being killed
 
 
-async def test_idle_waits_for_what_is_side_by_side(relay: RelayCore) -> None:
+async def test_idle_waits_for_concurrent_messages(relay: RelayCore) -> None:
     workers = await members(relay, 2, A)
     await publish_all(relay, A, [1, 2])
     await run_ready_tasks()

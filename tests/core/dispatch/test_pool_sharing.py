@@ -55,7 +55,7 @@ async def test_a_pool_counts_as_one_listener_and_its_members_are_readers_each(re
     await relay.idle()
 
 
-async def test_the_trace_names_who_handled_it(relay: RelayCore) -> None:
+async def test_the_trace_names_the_member_that_handled_it(relay: RelayCore) -> None:
     first, second = Worker("first", held=False), Worker("second", held=False)
     subscriptions = {
         worker.__qualname__: await relay.subscribe(A, worker, queue="workers") for worker in (first, second)
@@ -141,7 +141,7 @@ async def test_blocking_members_work_in_threads_side_by_side(relay: RelayCore) -
     assert await relay.dead_letters() == []
 
 
-async def test_it_is_one_at_a_time_as_soon_as_somebody_listens_for_itself(relay: RelayCore) -> None:
+async def test_a_consumer_outside_of_pools_makes_it_one_message_at_a_time(relay: RelayCore) -> None:
     workers = await members(relay, 3, A)
     await publish_all(relay, A, [1, 2])
     await run_ready_tasks()
@@ -175,7 +175,7 @@ async def test_it_is_one_at_a_time_as_soon_as_somebody_listens_for_itself(relay:
     assert plain.ended == [3, 4]
 
 
-async def test_members_make_room_as_soon_as_they_are_through_whatever_another_pool_does(relay: RelayCore) -> None:
+async def test_members_are_released_as_soon_as_they_finish_regardless_of_other_pools(relay: RelayCore) -> None:
     (quick,) = await members(relay, 1, A, queue="quick")
     slow = await members(relay, 2, A, queue="slow")
     await publish_all(relay, A, [1, 2, 3])
@@ -186,7 +186,7 @@ async def test_members_make_room_as_soon_as_they_are_through_whatever_another_po
     assert (quick.in_flight, in_flight(slow)) == ([2], [[1], [2]])
     quick.end()
     await run_ready_tasks()
-    assert quick.in_flight == [], "nobody of the other pool is free"
+    assert quick.in_flight == [], "no member of the other pool is free"
     slow[1].end()
     await run_ready_tasks()
     assert (quick.in_flight, in_flight(slow)) == ([3], [[1], [3]])

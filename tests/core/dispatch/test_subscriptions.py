@@ -1,4 +1,4 @@
-"""Subscriptions: any callable may handle; one that blocks delays its own mailbox and nobody's publish."""
+"""Subscriptions: any callable is a handler; one that blocks delays only its own mailbox, and no publish."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ async def waits_for_a_cancelled_task(envelope: Envelope) -> None:
         "wrong signature",
     ],
 )  # fmt: skip
-async def test_whatever_a_handler_raises_is_a_dead_letter_and_the_mailbox_goes_on(
+async def test_any_exception_of_a_handler_is_a_dead_letter_and_the_mailbox_continues(
     handler: Handler, reason: str, relay: RelayCore
 ) -> None:
     subscription = await relay.subscribe(A, handler)

@@ -40,7 +40,7 @@ TABLE = {
     "mailbox and adapter both match": Row(True, (accept,), 2, ("delivered",)),
     "mailbox matches, adapter fails": Row(True, (explode,), 1, ("failed",), aside=("adapter_failed",)),
     "no mailbox, adapter fails": Row(False, (explode,), 0, ("failed",), letters=("adapter_failed",)),
-    "no mailbox, adapter says no": Row(False, (refuse,), 0, ("failed",), letters=("adapter_failed",)),
+    "no mailbox, adapter refuses": Row(False, (refuse,), 0, ("failed",), letters=("adapter_failed",)),
     "no mailbox, two adapters match": Row(False, (accept, accept), 2, ("delivered", "delivered")),
     "one of two adapters fails": Row(False, (accept, explode), 1, ("delivered", "failed"), aside=("adapter_failed",)),
     "both adapters fail": Row(
@@ -70,7 +70,7 @@ async def test_the_dead_letter_table(row: Row, relay: RelayCore) -> None:
     assert sorted(traced) == sorted(statuses[status] for status in row.adapters)
 
 
-async def test_the_reason_says_what_the_adapter_said(relay: RelayCore) -> None:
+async def test_the_reason_has_the_error_of_the_adapter(relay: RelayCore) -> None:
     await relay.add_adapter(SampleAdapter(platform=refuse))
     result = await relay.publish(SUBJECT, {}, sender=SENDER)
     (letter,) = await relay.dead_letters()

@@ -205,7 +205,7 @@ async def test_a_broadcast_leaves_out_the_endpoints_it_may_not_reach(relay: Rela
     assert (len(stored(relay, A)), len(stored(relay, B)), len(stored(relay, C))) == (1, 0, 1)
 
 
-async def test_a_broadcast_that_may_reach_nobody_is_denied(relay: RelayCore) -> None:
+async def test_a_broadcast_that_may_reach_no_endpoint_is_denied(relay: RelayCore) -> None:
     await relay.register_endpoint(A)
     relay.bus.access.add_rule(AccessRule(sender=SENDER, to=A, action="deny"))
     with pytest.raises(AccessDenied):
@@ -308,7 +308,7 @@ async def test_a_spent_budget_is_a_dead_letter_and_nothing_runs(
 # Match, deliver, settle
 
 
-async def test_nobody_to_deliver_to_is_a_dead_letter_apart_from_failures(relay: RelayCore) -> None:
+async def test_a_message_without_a_target_is_a_dead_letter_apart_from_failures(relay: RelayCore) -> None:
     result = await relay.publish(A, {"content": "hi"}, sender=SENDER)
     assert result.to_wire() == {"messageId": result.message_id, "deliveredTo": 0}
     (letter,) = await relay.dead_letters()
@@ -346,14 +346,14 @@ async def test_a_broadcast_skips_an_endpoint_it_has_been_to(relay: RelayCore) ->
 async def test_a_subscription_without_an_endpoint_counts_for_each_listener(relay: RelayCore) -> None:
     seen: list[str] = []
 
-    async def one(envelope: Envelope) -> None:
+    async def first(envelope: Envelope) -> None:
         seen.append("one")
 
-    async def two(envelope: Envelope) -> None:
+    async def second(envelope: Envelope) -> None:
         seen.append("two")
 
-    await relay.subscribe("relay.news.*", one)
-    await relay.subscribe("relay.news.>", two)
+    await relay.subscribe("relay.news.*", first)
+    await relay.subscribe("relay.news.>", second)
     result = await relay.publish("relay.news.today", {}, sender=SENDER)
     await relay.idle()
     assert result.delivered_to == 2

@@ -213,7 +213,7 @@ class TestLoad:
         box.maildir.write(ID, stored("a.b"))
         assert subjects(load(tmp_path).endpoints()) == ["a.b"]
 
-    def test_it_says_whose_mailbox_it_is_for_everybody_to_read(self, boxes: Mailboxes) -> None:
+    def test_endpoint_json_names_the_subject_in_plain_json(self, boxes: Mailboxes) -> None:
         box = endpoint(boxes, "a.b")
         assert orjson.loads((box.maildir.path / "endpoint.json").read_bytes()) == {
             "subject": "a.b",
