@@ -1,9 +1,8 @@
 """The parts of the bus, wired together, and the order in which they start and stop.
 
-Start: lock the data directory → read the configuration → complete what the last process left (journal, then ``cur/``)
-→ index → event log → commits → watchers → adapters → background check of the index. Stop, in reverse: nothing new
-begins, messages in flight get a moment to end, everything written is made durable. A start that fails halfway undoes
-what it had done.
+Start: lock the data directory → read the configuration → recover from the last process (journal, then ``cur/``) → index
+→ event log → commits → watchers → adapters → background check of the index. Stop, in reverse: no message begins,
+messages in flight get a grace period, everything written is made durable. A start that fails halfway is undone.
 """
 
 from __future__ import annotations
@@ -91,7 +90,7 @@ class Bus:
         self.settings = LiveConfig(data_dir, config)
         self.clock = clock
         self.tasks = Tasks()
-        """Messages in flight: they get a moment to end when the bus closes."""
+        """Messages in flight: they get a grace period when the bus closes."""
         self.background = Tasks()
         """Work that can be cancelled at any time."""
         self.log = LimitedLog(logger, clock)
@@ -123,17 +122,17 @@ class Bus:
             self.settings.load()
             self._assemble()
             stack.push_async_callback(asyncio.to_thread, self.index.close)
-            recovered, past, strays = await asyncio.to_thread(self._load)
+            recovered, history, bad_files = await asyncio.to_thread(self._load)
             await stack.enter_async_context(self.events)
             self.recorder.event(EventKind.BUS, status="started")
             stack.callback(self.recorder.event, EventKind.BUS, status="stopped")
-            self.journal.open(after=past.read_to)
+            self.journal.open(after=history.read_to)
             self.commits.open()
             stack.push_async_callback(self.commits.close)
-            await self._remember(recovered, past)
+            await self._apply_history(recovered, history)
             self._apply_config()
-            for mailbox, bad_files in strays:
-                for bad in bad_files:
+            for mailbox, files in bad_files:
+                for bad in files:
                     await self.dead_letter_writer.quarantine(mailbox, bad)
             await self._dead_letter_interrupted()
             await stack.enter_async_context(self.drops)
@@ -141,30 +140,32 @@ class Bus:
                 self.lifecycle.watch(mailbox)
             await stack.enter_async_context(self.operator_files)
             stack.callback(self.subscriptions.close)
-            stack.push_async_callback(self.dead_letter_writer.close)
+            stack.push_async_callback(self.dead_letter_writer.retry_all)
             stack.push_async_callback(self.tasks.close, grace=CLOSE_GRACE_SECS)
             stack.push_async_callback(self.background.close)
             stack.callback(self.dispatch.stop)
             await stack.enter_async_context(self.adapters)
             self.notices.flush()
-            self.index.dirty = True  # rows that a kill has kept from it are found by the check
+            self.index.dirty = True  # the check finds rows that a kill has prevented
             self.background.start(self._check_index(), name="check index")
             if recovered.unfinished:
                 self.background.start(self._restore(), name="restore")
             yield
 
     def _assemble(self) -> None:
-        """Make the parts that depend on the configuration, from the disk upwards."""
+        """Create the parts that depend on the configuration, from the disk upwards."""
         config, clock = self.config, self.clock
         read_limit = config.limits.max_payload_bytes + _ENVELOPE_ROOM
         self.durability = config.durability
-        """Fixed until the next start, whatever config.json says meanwhile."""
+        """Fixed until the next start, even if config.json changes meanwhile."""
         sync = config.durability == "fsync"
         self.mailboxes = Mailboxes(self.data_dir.mailboxes, read_limit=read_limit, sync=sync)
         self.replies = ReplyRules(lambda subject: self.mailboxes.endpoint(subject) is not None)
         self.dedupe = Dedupe(config.limits.dedupe_entries)
 
-        self.reindexer = Reindexer(self.data_dir.mailboxes, limit=read_limit + _ENVELOPE_ROOM, history=self._whole_past)
+        self.reindexer = Reindexer(
+            self.data_dir.mailboxes, limit=read_limit + _ENVELOPE_ROOM, history=self._read_history
+        )
         self.index = Index(self.data_dir.index, self.reindexer.rebuild)
         self.events = EventLog(self.data_dir.events, config.events, clock)
         self.recorder = Recorder(self.index, self.metrics, self.events, clock)
@@ -243,7 +244,9 @@ class Bus:
     def _pipelines(self) -> Pipelines:
         subject_dead_letters = SubjectDeadLetters(self.lifecycle.open, self.dead_letter_writer)
         validate = Validate(self.settings)
-        stamp = Stamp(self.settings, self.clock, self.new_id, Parents(self.mailboxes, self.index, self._recall))
+        stamp = Stamp(
+            self.settings, self.clock, self.new_id, Parents(self.mailboxes, self.index, self._journaled_deliveries)
+        )
         access = Access(self.access, self.bindings, self.routes, self.recorder, self.replies)
         access_of_known = Access(self.access, self.bindings, self.routes, self.recorder, None)
         rate_limit = RateLimit(self.limiter, self.recorder)
@@ -309,37 +312,37 @@ class Bus:
         )
 
     def _load(self) -> tuple[Recovered, JournalHistory, list[tuple[Mailbox, list[BadFile]]]]:
-        """Read what a start needs from disk. Blocks."""
+        """Recover, and load the state on disk. Blocks."""
         now = self.clock.now_ms()
         self.limiter.update_config(self.config.reliability.rate_limit)
         window_began = now - self.config.reliability.rate_limit.window_secs * 1000
         self.index.open()
         used = {id: (sender, at) for id, sender, at in self.index.warm(window_began)}
         for key, result in self.index.recent_outcomes(self.config.limits.dedupe_entries):
-            with suppress(ValueError):  # damaged, or of another Relay: the index never fails a start
+            with suppress(ValueError):  # damaged, or of another version: the index never fails a start
                 self.dedupe.remember(key, PublishResult.model_validate(orjson.loads(result)))
-        known = self.index.read_to()  # asked last: an index found to be damaged has just been replaced
-        past = JournalHistory(now - self.settings.remembered_ms)
-        past.read_to = known
-        past.read([(sequence, path) for sequence, path in self.journal.closed.segments() if sequence > known])
-        recovered = recover(self.data_dir.journal, self.mailboxes.maildir, past.note, self.journal.make_room)
-        strays = self.mailboxes.load()
-        if not known:
+        indexed = self.index.read_to()  # last: an index found to be damaged has just been replaced
+        history = JournalHistory(now - self.settings.remembered_ms)
+        history.read_to = indexed
+        history.read([(sequence, path) for sequence, path in self.journal.closed.segments() if sequence > indexed])
+        recovered = recover(self.data_dir.journal, self.mailboxes.maildir, history.note, self.journal.make_room)
+        bad_files = self.mailboxes.load()
+        if not indexed:
             used |= waiting_since(self.mailboxes, window_began)
-        used |= {row.id: (row.sender, row.created_ms) for row in past.publishes.values()}
+        used |= {row.id: (row.sender, row.created_ms) for row in history.publishes.values()}
         self.limiter.warm(used.values())
         self.access.load()
         self.bindings.begun = self.conversations.load()
-        return recovered, past, strays
+        return recovered, history, bad_files
 
-    async def _remember(self, recovered: Recovered, past: JournalHistory) -> None:
-        """Take over what the journal knew, and checkpoint its old segments."""
+    async def _apply_history(self, recovered: Recovered, history: JournalHistory) -> None:
+        """Load the outcomes and rows of the journal, and checkpoint its old segments."""
         if recovered.completed:
             self.journal.amend([done_line(message_id) for message_id in recovered.completed])
-        for key, result in past.outcomes.items():
-            if key not in self.dedupe:  # the index has the exact outcome, the journal what was planned
+        for key, result in history.outcomes.items():
+            if key not in self.dedupe:  # the index has the exact outcome, the journal the planned one
                 self.dedupe.remember(key, PublishResult.model_validate(result))
-        for row in past.rows():
+        for row in history.rows():
             self.index.note(row)
         await self.index.flush()
         self.commits.checkpoints.has_inherited = True
@@ -350,30 +353,30 @@ class Bus:
                 await asyncio.to_thread(self.commits.checkpoints.run)
             except OSError as error:
                 logger.error("journal: the old segments are kept: %s", error)
-        known = [step.message for step in recovered.unfinished if is_ulid(step.message)]
-        newest = max([*known, self.mailboxes.newest() or ""])
+        unfinished = [move.message for move in recovered.unfinished if is_ulid(move.message)]
+        newest = max([*unfinished, self.mailboxes.newest() or ""])
         if newest:
             self.new_id.seed(newest)
 
-    def _whole_past(self, only: str | None = None) -> JournalHistory:
-        """Return everything that the journal still tells of earlier publishes, or of one message. Blocks."""
-        past = JournalHistory(self.clock.now_ms() - self.settings.remembered_ms, only)
-        past.read_to = max(self.journal.sequence - 1, 0)  # the present one has rows that are not written yet
-        past.read([*self.journal.closed.segments(), *segments(self.data_dir.journal)])
-        return past
+    def _read_history(self, only: str | None = None) -> JournalHistory:
+        """Return the journal's history of earlier publishes, or of one message. Blocks."""
+        history = JournalHistory(self.clock.now_ms() - self.settings.remembered_ms, only)
+        history.read_to = max(self.journal.sequence - 1, 0)  # rows of the present segment may not be written yet
+        history.read([*self.journal.closed.segments(), *segments(self.data_dir.journal)])
+        return history
 
-    def _recall(self, message_id: str) -> list[Delivery]:
-        """Return what the journal still tells of one message's deliveries. Blocks."""
-        return list(self._whole_past(message_id).deliveries.values())
+    def _journaled_deliveries(self, message_id: str) -> list[Delivery]:
+        """Return the deliveries of a message that are in the journal. Blocks."""
+        return list(self._read_history(message_id).deliveries.values())
 
     def _restored(self, mailbox: Mailbox, is_new: bool) -> None:
-        """Serve a mailbox that got a message back."""
+        """Serve a mailbox with a restored message."""
         if is_new:
             self.lifecycle.watch(mailbox)
         self.dispatch.refresh(mailbox)
 
     async def _restore(self) -> None:
-        """Restore the messages that are in the journal alone, and give them their rows."""
+        """Restore the messages that exist only in the journal, and their rows."""
         await self.deferred_recovery.run()
         await self._check_index()
 
@@ -384,9 +387,9 @@ class Bus:
             mailbox.maildir.sweep(older_than=process_started)
             for message_id in mailbox.maildir.ids(CUR):
                 if self.deferred_recovery.has(mailbox.hash, message_id):
-                    continue  # its dead letter waits for room
+                    continue  # its dead letter waits for space
                 if len(mailbox.maildir.whereabouts(message_id)) > 1:
-                    # It was being dead-lettered, and the record stands; or requeued, and was not begun.
+                    # It was being dead-lettered, and the record counts; or requeued, and had not begun.
                     mailbox.maildir.remove(CUR, message_id)
                     continue
                 found = mailbox.read(CUR, message_id)
@@ -400,7 +403,7 @@ class Bus:
                     )
 
     async def _check_index(self) -> None:
-        """Look for damage and for rows that trail behind, without holding up the start."""
+        """Check the index for damage and missing rows, without delaying the start."""
         try:
             if not await self.index.run(is_sound):
                 await self.index.rebuild()

@@ -178,7 +178,7 @@ class RelayCore:
 
     @property
     def access_problem(self) -> str | None:
-        """Return what is wrong with access-rules.json, or None; while it is invalid, everything is denied."""
+        """Return the problem with access-rules.json, or None; while it is invalid, everything is denied."""
         return self.bus.access.broken
 
     def check_access(self, sender: str, subject: str) -> AccessVerdict:
@@ -576,11 +576,11 @@ class RelayCore:
         if isinstance(older_than, timedelta):
             older_than = self._clock.now_ms() - int(older_than.total_seconds() * 1000)
         store = self.bus.dead_letters
-        meant = store.select(filter, ids=ids, older_than_ms=older_than)
+        selection = store.select(filter, ids=ids, older_than_ms=older_than)
         if plan_id is None:
-            return await store.purge(await store.keys(meant), meant)
+            return await store.purge(await store.keys(selection), selection)
         plan = self.replays.frozen(plan_id)
-        return await store.purge(plan.keys(), meant, plan)
+        return await store.purge(plan.keys(), selection, plan)
 
     async def export_dead_letters(
         self,
@@ -597,10 +597,10 @@ class RelayCore:
             NotFound: if there is no such plan.
         """
         store = self.bus.dead_letters
-        meant = store.select(filter)
+        selection = store.select(filter)
         plan = self.replays.frozen(plan_id) if plan_id is not None else None
-        keys = await store.keys(meant) if plan is None else plan.keys()
-        return await store.export(keys, meant, after=after, limit=limit, room=room, plan=plan)
+        keys = await store.keys(selection) if plan is None else plan.keys()
+        return await store.export(keys, selection, after=after, limit=limit, room=room, plan=plan)
 
     # Observing and operating
 

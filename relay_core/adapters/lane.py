@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from relay_core.adapters.interface import DeliveryContext, DeliveryResult
 from relay_core.clock import Timer, call_later
-from relay_core.dispatch.consumer import Consumer, End, Requeue
+from relay_core.dispatch.consumer import Ack, Consumer, Requeue
 from relay_core.messages.dead_letter import Code
 from relay_core.messages.envelope import Envelope
 from relay_core.storage.mailbox import Mailbox
@@ -48,7 +48,7 @@ class Lane:
     """A mailbox of an adapter, and the message that the adapter has of it."""
 
     pool = None
-    keeps_time = False
+    enforces_timeout = False
 
     def __init__(self, host: AdapterHost, mailbox: Mailbox) -> None:
         self.mailbox = mailbox
@@ -94,7 +94,7 @@ class Lane:
             return (), 0.0
         return self._me, host.shape.timeout
 
-    async def deliver(self, envelope: Envelope, end: End) -> None:
+    async def deliver(self, envelope: Envelope, ack: Ack) -> None:
         """Have the adapter take one message; whatever is raised is a failure, but for a `Requeue`."""
         host = self._host
         host.begin()

@@ -1,4 +1,4 @@
-"""What a mailbox's messages are handed to: subscriptions, members of a pool, and the lanes of adapters."""
+"""The consumers of a mailbox: subscriptions, members of a pool, and the lanes of adapters."""
 
 from __future__ import annotations
 
@@ -13,82 +13,82 @@ if TYPE_CHECKING:
 
 
 class Requeue(Exception):
-    """A consumer did not take a message: it may be offered again, to the same one or another."""
+    """A consumer did not take a message: it may be offered again, to the same consumer or another."""
 
 
-class Ending:
-    """The end of one message, which the last of its consumers writes down."""
+class Completion:
+    """The completion of one message, recorded by the last of its consumers."""
 
-    __slots__ = ("open", "write")
+    __slots__ = ("pending", "record")
 
-    def __init__(self, write: Callable[[], None], consumers: int = 1) -> None:
-        self.write = write
-        self.open = consumers
-        """Consumers that are not through with the message."""
+    def __init__(self, record: Callable[[], None], consumers: int = 1) -> None:
+        self.record = record
+        self.pending = consumers
+        """Consumers that have not finished."""
 
 
-class End:
-    """How a consumer says that it has handled a message, before it returns and before it answers a client.
+class Ack:
+    """Acknowledges a message for one consumer, before the consumer returns or answers a client.
 
-    The end is written down at once if every other consumer of the message is through; else the last one writes it.
+    The acknowledgement of the last consumer records the completion of the message.
     """
 
-    __slots__ = ("_ending", "over")
+    __slots__ = ("_completion", "finished")
 
-    def __init__(self, ending: Ending) -> None:
-        self._ending = ending  # and not the other way: a cycle would keep each message until the collector comes
-        self.over = False
-        """Whether this consumer is through with the message."""
+    def __init__(self, completion: Completion) -> None:
+        self._completion = completion  # no reference back: a cycle would keep each message until garbage collection
+        self.finished = False
+        """Whether this consumer has finished."""
 
     def __call__(self) -> None:
-        """Say it.
+        """Acknowledge the message.
 
         Raises:
-            OSError: if it cannot be written; the message is still in hand.
+            OSError: if the completion cannot be recorded; the message is still in flight.
         """
-        if not self.over:
-            if self._ending.open == 1:
-                self._ending.write()
+        if not self.finished:
+            if self._completion.pending == 1:
+                self._completion.record()
             self.close()
 
     def close(self) -> None:
-        """Be through with the message, and write nothing."""
-        if not self.over:
-            self.over = True
-            self._ending.open -= 1
+        """Mark this consumer as finished without recording anything."""
+        if not self.finished:
+            self.finished = True
+            self._completion.pending -= 1
 
 
 class Consumer(Protocol):
-    """What a mailbox's messages are handed to."""
+    """Handles the messages of mailboxes."""
 
     @property
     def name(self) -> str:
-        """Return what an outcome is listed under."""
+        """Return the name under which outcomes are listed."""
         ...
 
     @property
     def id(self) -> str:
-        """Return what tells it from others of the same name."""
+        """Return an id that is unique among consumers of the same name."""
         ...
 
     @property
     def slots(self) -> asyncio.Semaphore | None:
-        """Return what bounds its messages in hand over all mailboxes, if anything does and it is no pool."""
+        """Return the limit of its in-flight messages over all mailboxes; None if unlimited or in a pool."""
         ...
 
     @property
     def pool(self) -> Pool | None:
-        """Return whose messages it shares, if it shares any."""
+        """Return the pool that it is a member of, if any."""
         ...
 
     @property
-    def keeps_time(self) -> bool:
-        """Tell whether it ends by itself what takes too long."""
+    def enforces_timeout(self) -> bool:
+        """Return True if it ends deliveries that take too long by itself."""
         ...
 
-    def deliver(self, envelope: Envelope, end: End) -> Coroutine[Any, Any, None]:
-        """Handle one message; whatever is raised is a failure, but for a `Requeue`.
+    def deliver(self, envelope: Envelope, ack: Ack) -> Coroutine[Any, Any, None]:
+        """Handle one message; any exception except `Requeue` is a failure.
 
-        Whoever answers for it says `end` first; for others it is enough to return.
+        A consumer that answers a client calls `ack` first; for others it is enough to return.
         """
         ...

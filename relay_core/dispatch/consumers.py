@@ -15,7 +15,7 @@ TimedConsumers = tuple[Sequence[Consumer], float]
 
 
 class Consumers:
-    """Find a mailbox's consumers; subscriptions are cached until one comes or goes."""
+    """Find a mailbox's consumers; subscriptions are cached until one is added or removed."""
 
     def __init__(
         self, subscriptions: Subscriptions, lanes: Callable[[Mailbox], TimedConsumers], settings: LiveConfig

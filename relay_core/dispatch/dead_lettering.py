@@ -1,20 +1,20 @@
 """Write dead letters: a record in ``failed/``, an index row, a count and an event.
 
-A message becomes a dead letter in one transaction (journal/commit.py), so it is never in neither place. If that cannot
-be written (a full disk), the message stays claimed in ``cur/``, and writing is retried until it succeeds, with the
-reason and the time of the failure. Until then `complete` and `fail` work on it (inbox.py), and its mailbox reports what
-it waits for. A bus that is closed meanwhile tries once more; the next start dead-letters the rest as `interrupted`.
+A message becomes a dead letter in one transaction (journal/commit.py), so it is always in one of the two places. If
+that cannot be written (a full disk), the message stays claimed in ``cur/``, and the write is retried until it succeeds,
+with the original reason and time. Until then `complete` and `fail` work on the message (inbox.py), and its mailbox
+reports the error. A bus that is closed meanwhile retries once; the next start dead-letters the rest as `interrupted`.
 
-The same holds for a file that must be quarantined, and for the end of a message that was handled.
+The same holds for a file that must be quarantined, and for the completion of a handled message.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from relay_core.clock import Clock, sleep
@@ -41,13 +41,13 @@ class _Waiting:
     """A write that the disk refused, and how to retry it."""
 
     mailbox: Mailbox
-    item: StoredMessage | None
-    """The message to be dead-lettered, if it is one."""
+    message: StoredMessage | None
+    """The message to be dead-lettered, if there is one."""
     attempt: Callable[[], Awaitable[OSError | None]]
 
 
 class DeadLetterWriter:
-    """Make dead letters of failed messages."""
+    """Dead-letter failed messages."""
 
     def __init__(
         self, commits: Commits, recorder: Recorder, clock: Clock, new_id: Callable[[], str], tasks: Tasks
@@ -68,7 +68,7 @@ class DeadLetterWriter:
     async def dead_letter(
         self,
         mailbox: Mailbox,
-        item: StoredMessage,
+        message: StoredMessage,
         *,
         code: str,
         reason: str,
@@ -78,94 +78,83 @@ class DeadLetterWriter:
         dedupe: str | None = None,
         result: dict[str, Any] | None = None,
     ) -> OSError | None:
-        """Put a message into ``failed/``; return why that could not be done, if so.
+        """Dead-letter a message; return the error if the disk refuses.
 
-        `dedupe` and `result` are for a publish that ends here: what a retry of it is told.
+        `dedupe` and `result` are for a publish that ends here: the result that a retry gets.
         """
-        delivery = item.delivery
+        delivery = message.delivery
         if delivery.handled_ms is None:
             delivery.handled_ms = self._clock.now_ms()
         record = encode_dead_letter(
-            item.data,
+            message.data,
             reason=reason,
             code=code,
             failed_ms=int(delivery.handled_ms),
             endpoint_hash=mailbox.hash,
-            replays=item.envelope.replays,
+            replays=message.envelope.replays,
             stage=stage,
             partial=partial,
         )
         delivery.status = status or (Status.PARTIAL_FAILURE if partial else Status.FAILED)
         delivery.code, delivery.reason = code, clean_reason(reason)
-        error = await self._commit(mailbox, item.envelope.id, record, dedupe, result)
+        error = await self._commit(mailbox, message.envelope.id, record, dedupe, result)
         if error is None:
             self._recorder.failed(delivery, dead=not partial)
             if self.on_dead_letter is not None:
-                self.on_dead_letter(item, partial)
+                self.on_dead_letter(message, partial)
         return error
 
     async def dead_letter_or_retry(
-        self, mailbox: Mailbox, item: StoredMessage, *, code: str, reason: str, partial: bool = False
+        self, mailbox: Mailbox, message: StoredMessage, *, code: str, reason: str, partial: bool = False
     ) -> None:
-        """Put a claimed message into ``failed/``, now or when the disk lets it; it stays claimed until then."""
-        error = await self.dead_letter(mailbox, item, code=code, reason=reason, partial=partial)
+        """Dead-letter a claimed message, now or as soon as the disk allows; it stays claimed until then."""
+        attempt = functools.partial(self.dead_letter, mailbox, message, code=code, reason=reason, partial=partial)
+        error = await attempt()
         if error is not None:
-            mailbox.claimed[item.id] = item
-            self._dead_letter_later(mailbox, item, error, code=code, reason=reason, partial=partial)
+            mailbox.claimed[message.id] = message
+            self._retry_later((mailbox.hash, message.id), _Waiting(mailbox, message, attempt), error)
 
-    def _dead_letter_later(
-        self, mailbox: Mailbox, item: StoredMessage, error: OSError, *, code: str, reason: str, partial: bool = False
-    ) -> None:
-        async def attempt() -> OSError | None:
-            return await self.dead_letter(mailbox, item, code=code, reason=reason, partial=partial)
-
-        self._try_later((mailbox.hash, item.id), _Waiting(mailbox, item, attempt), error)
-
-    def finish_later(self, mailbox: Mailbox, item: StoredMessage, error: OSError) -> None:
-        """Write down that a claimed message was handled when the disk lets it; it stays claimed until then."""
+    def finish_later(self, mailbox: Mailbox, message: StoredMessage, error: OSError) -> None:
+        """Record that a claimed message was handled, as soon as the disk allows; it stays claimed until then."""
 
         async def attempt() -> OSError | None:
             try:
-                self._commits.finish(mailbox.hash, mailbox.maildir, item.id)
+                self._commits.finish(mailbox.hash, mailbox.maildir, message.id)
             except OSError as error:
                 return error
-            mailbox.claimed.pop(item.id, None)
+            mailbox.claimed.pop(message.id, None)
             return None
 
-        logger.error("%s: %s is handled, but that cannot be written: %s", mailbox.subject, item.id, error)
-        self._try_later((mailbox.hash, item.id), _Waiting(mailbox, None, attempt), error)
+        logger.error("%s: %s is handled, but its completion cannot be recorded: %s", mailbox.subject, message.id, error)
+        self._retry_later((mailbox.hash, message.id), _Waiting(mailbox, None, attempt), error)
 
     async def find(self, mailbox: Mailbox, message_id: str) -> StoredMessage | None:
-        """Return a message that waits to be dead-lettered."""
+        """Return a message that is waiting to be dead-lettered."""
         if (mailbox.hash, message_id) not in self._waiting:
             return None
-        async with self._trying:  # it may be written at this moment
+        async with self._trying:  # it may be written right now
             waiting = self._waiting.get((mailbox.hash, message_id))
-        return waiting.item if waiting is not None else None
+        return waiting.message if waiting is not None else None
 
     def forget(self, mailbox: Mailbox, message_id: str) -> None:
-        """Stop retrying a message: it has ended otherwise."""
+        """Stop retrying a message that has been completed otherwise."""
         del self._waiting[mailbox.hash, message_id]
         self._clear_degraded(mailbox)
 
-    async def try_again(self, mailbox: Mailbox, message_id: str, *, code: str, reason: str) -> OSError | None:
-        """Dead-letter a waiting message now, for this reason; return the error if the disk refuses."""
+    async def retry_now(self, mailbox: Mailbox, message_id: str, *, code: str, reason: str) -> OSError | None:
+        """Dead-letter a waiting message now, with this reason; return the error if the disk refuses."""
         async with self._trying:
             waiting = self._waiting.get((mailbox.hash, message_id))
-            if waiting is None or waiting.item is None:
-                return None  # it was written at the same moment
-            error = await self.dead_letter(mailbox, waiting.item, code=code, reason=reason)
+            if waiting is None or waiting.message is None:
+                return None  # it was written just now
+            error = await self.dead_letter(mailbox, waiting.message, code=code, reason=reason)
             if error is None:
                 self.forget(mailbox, message_id)
             return error
 
-    async def close(self) -> None:
-        """Try what waits once more."""
-        await self._try_all()
-
-    def _try_later(self, key: tuple[str, str], waiting: _Waiting, error: OSError) -> None:
+    def _retry_later(self, key: tuple[str, str], waiting: _Waiting, error: OSError) -> None:
         self._waiting[key] = waiting
-        waiting.mailbox.degraded = f"what has ended waits to be written: {error}"
+        waiting.mailbox.degraded = f"dead letters or completions cannot be written: {error}"
         if self._retrying is None or self._retrying.done():
             self._retrying = self._tasks.start(self._retry(), name="retry dead letters")
 
@@ -173,16 +162,16 @@ class DeadLetterWriter:
         delay = RETRY_SECS
         while self._waiting:
             await sleep(self._clock, delay)
-            delay = RETRY_SECS if await self._try_all() else min(2 * delay, _RETRY_SECS_MAX)
+            delay = RETRY_SECS if await self.retry_all() else min(2 * delay, _RETRY_SECS_MAX)
 
-    async def _try_all(self) -> bool:
-        """Try what waits until something is refused, which then comes last; return whether anything was not."""
+    async def retry_all(self) -> bool:
+        """Retry the waiting writes until one fails, which moves to the end; return True if any succeeded."""
         succeeded = False
         for key in list(self._waiting):
             async with self._trying:
                 waiting = self._waiting.get(key)
                 if waiting is None:
-                    continue  # it has ended meanwhile
+                    continue  # completed meanwhile
                 error = await waiting.attempt()
                 del self._waiting[key]
                 if error is not None:
@@ -197,32 +186,32 @@ class DeadLetterWriter:
             mailbox.degraded = None
 
     async def quarantine(self, mailbox: Mailbox, bad: BadFile) -> None:
-        """Move a file that is no message out of the way, unopened, and say why; now or when the disk lets it."""
+        """Move a malformed file to ``failed/``, unopened, and record why; now or as soon as the disk allows."""
         if (mailbox.hash, bad.name) in self._waiting:
             return
         message_id = bad.message_id
         if not is_of_clock(message_id, self._clock) or FAILED in mailbox.maildir.whereabouts(message_id):
-            # It has none, or one that would be the newest for years, or a dead letter has the same and stays.
+            # It has no id, one far in the future, or the id of an existing dead letter.
             message_id = self._new_id()
-        attempt = partial(self._quarantine, mailbox, bad, message_id, self._clock.now_ms())
+        attempt = functools.partial(self._quarantine, mailbox, bad, message_id, self._clock.now_ms())
         error = await attempt()
         if error is not None:
-            self._try_later((mailbox.hash, bad.name), _Waiting(mailbox, None, attempt), error)
+            self._retry_later((mailbox.hash, bad.name), _Waiting(mailbox, None, attempt), error)
 
     async def _quarantine(self, mailbox: Mailbox, bad: BadFile, message_id: str, now: int) -> OSError | None:
         try:
             mailbox.maildir.quarantine(bad.state, bad.name, message_id)
         except FileNotFoundError:
             if not mailbox.maildir.has_original(message_id):
-                return None  # somebody took it away
+                return None  # another process removed it
         except OSError as error:
             logger.error("%s: cannot quarantine %s: %s", mailbox.maildir.path, bad.name, error)
             return error
         record = encode_dead_letter(
             None, reason=bad.problem, code=Code.MALFORMED, failed_ms=now, endpoint_hash=mailbox.hash
         )
-        if (refused := await self._commit(mailbox, message_id, record)) is not None:
-            return refused
+        if (commit_error := await self._commit(mailbox, message_id, record)) is not None:
+            return commit_error
         letter = decode_dead_letter(message_id, record)
         delivery = dead_delivery(
             letter,
@@ -243,17 +232,18 @@ class DeadLetterWriter:
         dedupe: str | None = None,
         result: dict[str, Any] | None = None,
     ) -> OSError | None:
-        def settle(change: Transaction) -> None:
-            if change.failure(0) is None:
+        def settle(transaction: Transaction) -> None:
+            if transaction.failure(0) is None:
                 mailbox.claimed.pop(message_id, None)
                 mailbox.forget(message_id)
                 mailbox.dead += 1
 
-        change = Transaction(message_id, [Move("failed", mailbox.hash, mailbox.maildir, message_id, record)], settle)
+        move = Move("failed", mailbox.hash, mailbox.maildir, message_id, record)
+        transaction = Transaction(message_id, [move], settle)
         if dedupe is not None:
-            change.dedupe, change.result = dedupe, result
-        await self._commits.commit(change)
-        error = change.failure(0)
+            transaction.dedupe, transaction.result = dedupe, result
+        await self._commits.commit(transaction)
+        error = transaction.failure(0)
         if error is not None:
             self._log.error(
                 ("dead letter", error.errno),

@@ -1,19 +1,18 @@
 """Dispatch: each mailbox hands its messages to its consumers, oldest first.
 
-1. A dispatcher runs while its mailbox has messages and consumers; it is one task, created when there is work and gone
-   when there is none.
-2. For each message: the consumers have room for it, the breaker admits it, it is claimed, and it is handled
-   (handling.py). Then the next.
+1. A dispatcher is one task per mailbox; it exists while the mailbox has both messages and consumers.
+2. For each message: its consumers have capacity, the breaker admits it, it is claimed, and it is delivered
+   (handling.py).
 3. While the breaker is open, messages wait; after the cooldown the oldest is the probe.
-4. A consumer with a limited number of slots is waited for before the claim, mailbox after mailbox in turn: a message
-   that waits in ``new/`` uses up no timeout and is not taken for begun. So is a member of every pool (worker_pool.py).
-5. With a consumer outside of pools, one message at a time. If only pools consume, the next message is begun as soon as
-   every pool has a free member: messages are begun in order, and may end in any order. Each such message is a separate
-   task that may outlive the dispatcher. A consumer outside of pools that is added meanwhile gets its first message when
-   all of them have ended.
-6. A dispatcher waits only for members and slots. Everything else that may let it continue wakes the mailbox, which
-   starts a new one: a message that arrives or is requeued, a subscription that is added or closed, a breaker that moves
-   or whose cooldown ends, a disk that may have recovered, and the end of each separate task.
+4. Capacity is waited for before the claim: slots of consumers that limit them, and a member of every pool
+   (worker_pool.py), mailboxes taking turns. A message that waits in ``new/`` uses up no timeout and has not begun.
+5. With a consumer outside of pools, a mailbox has one message in flight. If only pools consume it, the next message
+   begins as soon as every pool has a free member: messages begin in order and may end in any order. Each is then a
+   concurrent task that may outlive the dispatcher. A consumer outside of pools that is added meanwhile gets its first
+   message when all of these have ended.
+6. A dispatcher waits only for members and slots. Every other event that may let it continue wakes the mailbox, which
+   starts a new dispatcher: a message that arrives or is requeued, a subscription that is added or closed, a breaker
+   that changes state or whose cooldown ends, a disk that may have recovered, and the end of each concurrent task.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 _YIELD_EVERY = 32
 _RETRY_SECS = 1.0
-_LOOK_AGAIN_SECS = 0.01
+_PROBE_DELAY_SECS = 0.01
 
 
 class Dispatch:
@@ -70,21 +69,17 @@ class Dispatch:
         self.tasks = tasks
         self._pools = pools
         self._running: dict[str, _Dispatcher] = {}
-        self.side_by_side: Counter[str] = Counter()
-        """Messages under way in tasks of their own, by mailbox."""
+        self.concurrent: Counter[str] = Counter()
+        """Messages in flight in concurrent tasks, by mailbox."""
         self._timers: dict[str, Timer] = {}
         self._idle = asyncio.Event()
         self._idle.set()
-        self._closing = False
-
-    @property
-    def closing(self) -> bool:
-        """Whether no further message is begun."""
-        return self._closing
+        self.closing = False
+        """Whether no further message begins."""
 
     def wake(self, mailbox: Mailbox) -> None:
-        """Make sure a mailbox's messages are being handled, if they can be."""
-        if mailbox.hash in self._running or self._closing or mailbox.head() is None:
+        """Start a mailbox's dispatcher, unless it is running or has nothing to do."""
+        if mailbox.hash in self._running or self.closing or mailbox.head() is None:
             return
         if not self.consumers(mailbox)[0]:
             return
@@ -101,7 +96,7 @@ class Dispatch:
             self.wake(mailbox)
 
     def refresh_matching(self, pattern: str) -> None:
-        """Look up the consumers of every mailbox that a subject or a pattern matches."""
+        """Refresh every mailbox that a subject or a pattern matches."""
         if is_pattern(pattern):
             mailboxes = self._mailboxes.select_any(pattern)
         else:
@@ -110,62 +105,57 @@ class Dispatch:
         for mailbox in mailboxes:
             self.refresh(mailbox)
 
-    def wait(self, mailbox: Mailbox) -> None:
-        """Look again when an open breaker may let a probe through."""
+    def wake_after_cooldown(self, mailbox: Mailbox) -> None:
+        """Wake a mailbox when its open breaker may admit a probe."""
         delay = self.breakers.retry_in(mailbox.hash)
-        if not isinf(delay):  # forced open: the operator's reset wakes it
-            self._wake_later(mailbox, max(delay, _LOOK_AGAIN_SECS))
+        if not isinf(delay):  # forced open: a reset by the operator wakes it
+            self._wake_later(mailbox, max(delay, _PROBE_DELAY_SECS))
 
-    def retry(self, mailbox: Mailbox) -> None:
-        """Look again when the disk may have recovered."""
+    def wake_after_error(self, mailbox: Mailbox) -> None:
+        """Wake a mailbox when the disk may have recovered."""
         self._wake_later(mailbox, _RETRY_SECS)
 
     def _wake_later(self, mailbox: Mailbox, delay: float) -> None:
-        def look() -> None:
+        def wake() -> None:
             self._timers.pop(mailbox.hash, None)
             self.wake(mailbox)
 
-        # The newest wins: a hot reload may have shortened the cooldown.
+        # The newest timer wins: a hot reload may have shortened the cooldown.
         if (timer := self._timers.pop(mailbox.hash, None)) is not None:
             timer.cancel()
-        self._timers[mailbox.hash] = call_later(self.clock, delay, look)
+        self._timers[mailbox.hash] = call_later(self.clock, delay, wake)
 
     def breakers_changed(self) -> None:
-        """Look again at mailboxes that wait for a breaker: the configuration of breakers has changed."""
+        """Wake mailboxes that wait for a breaker: the configuration of breakers has changed."""
         for mailbox in self._mailboxes:
             if mailbox.hash in self._timers:
                 self.wake(mailbox)
 
     def ended(self, mailbox: Mailbox) -> None:
-        """Forget a dispatcher that has nothing left to do."""
+        """Remove a dispatcher that has nothing left to do."""
         self._running.pop(mailbox.hash, None)
-        self._look_idle()
+        self._check_idle()
 
-    def ended_beside(self, mailbox: Mailbox) -> None:
-        """Forget a message that was a task of its own, and look what its end lets begin."""
-        self.side_by_side[mailbox.hash] -= 1
-        if not self.side_by_side[mailbox.hash]:
-            del self.side_by_side[mailbox.hash]
+    def ended_concurrent(self, mailbox: Mailbox) -> None:
+        """Remove a concurrent task, and wake its mailbox."""
+        self.concurrent[mailbox.hash] -= 1
+        if not self.concurrent[mailbox.hash]:
+            del self.concurrent[mailbox.hash]
         self.wake(mailbox)
-        self._look_idle()
+        self._check_idle()
 
-    def _look_idle(self) -> None:
-        if not self._running and not self.side_by_side:
+    def _check_idle(self) -> None:
+        if not self._running and not self.concurrent:
             self._idle.set()
-
-    async def take_slots(self, slots: list[asyncio.Semaphore]) -> None:
-        """Wait for a turn with every consumer that has but so many; they are given in the order they are asked for."""
-        for slot in sorted(slots, key=id):  # in one order for all, so that no two wait for each other
-            await slot.acquire()
 
     async def idle(self) -> None:
         """Return when no dispatcher has anything left to do."""
-        while self._running or self.side_by_side:
+        while self._running or self.concurrent:
             await self._idle.wait()
 
     def stop(self) -> None:
-        """Begin no further message; those under way go on."""
-        self._closing = True
+        """Begin no further message; those in flight continue."""
+        self.closing = True
         self._pools.stop()
         for timer in self._timers.values():
             timer.cancel()
@@ -173,7 +163,7 @@ class Dispatch:
 
 
 class _Dispatcher:
-    """One mailbox's turn."""
+    """Hands out the messages of one mailbox."""
 
     __slots__ = ("_bus", "_mailbox")
 
@@ -195,8 +185,8 @@ class _Dispatcher:
                     break
                 if consumers is not known:
                     known, pools = consumers, _pools(consumers)
-                    if mailbox.hash in bus.side_by_side and _alone(consumers):
-                        break  # one at a time from now on: the end of the last one wakes the mailbox
+                    if mailbox.hash in bus.concurrent and _outside_pools(consumers):
+                        break  # one at a time from now on: the last concurrent task wakes the mailbox
                 if pools:
                     proceed = await self._share(pools, consumers, timeout)
                 else:
@@ -212,25 +202,26 @@ class _Dispatcher:
     async def _take_turn(
         self, head: str, consumers: Sequence[Consumer], timeout: float, lease: MemberLease | None = None
     ) -> bool:
-        """Handle the oldest message when every consumer has room for it; return whether to continue."""
+        """Deliver the oldest message when every consumer has a free slot; return whether to continue."""
         bus, mailbox = self._bus, self._mailbox
         slots = [consumer.slots for consumer in consumers if consumer.slots is not None]
         if not slots:
-            return await self._handle_head(head, consumers, timeout, lease)
+            return await self._deliver_head(head, consumers, timeout, lease)
         before = bus.consumers(mailbox)[0]
-        await bus.take_slots(slots)
+        for slot in sorted(slots, key=id):  # in the same order for all mailboxes, so that none deadlock
+            await slot.acquire()
         try:
             if bus.closing or bus.consumers(mailbox)[0] != before or mailbox.head() != head:
-                return True  # things have changed while it waited for its turn
-            return await self._handle_head(head, consumers, timeout, lease)
+                return True  # the situation has changed meanwhile
+            return await self._deliver_head(head, consumers, timeout, lease)
         finally:
             for slot in slots:
                 slot.release()
 
     async def _share(self, pools: list[Pool], consumers: Sequence[Consumer], timeout: float) -> bool:
-        """Give the oldest message to a member of each pool, when each has one free; return whether to continue."""
+        """Deliver the oldest message to a member of each pool, when each has one free; return whether to continue."""
         bus, mailbox = self._bus, self._mailbox
-        others = _alone(consumers)
+        others = _outside_pools(consumers)
         lease = MemberLease()
         try:
             if not await lease.take(pools, lambda: bus.consumers(mailbox)[0]):
@@ -238,8 +229,8 @@ class _Dispatcher:
             now = bus.consumers(mailbox)[0]
             if now is not consumers:
                 left = any(member not in now for member in lease.members)
-                if left or _pools(now) != pools or _alone(now) != others:
-                    return True  # somebody came or went while it waited for its turn
+                if left or _pools(now) != pools or _outside_pools(now) != others:
+                    return True  # consumers have changed meanwhile
             head = mailbox.head()
             if bus.closing or head is None:
                 return True
@@ -252,28 +243,28 @@ class _Dispatcher:
             taken = self._claim(probe)
             if not isinstance(taken, StoredMessage):
                 return await self._skip(taken)
-            work, lease = self._beside(taken, chosen, timeout, probe, lease), MemberLease()
-            bus.side_by_side[mailbox.hash] += 1
+            work, lease = self._deliver_concurrently(taken, chosen, timeout, probe, lease), MemberLease()
+            bus.concurrent[mailbox.hash] += 1
             bus.tasks.start(work, name=f"handle {taken.id}")
             return True
         finally:
-            lease.release(unused=True)
+            lease.release_all(unused=True)
 
-    async def _beside(
-        self, item: StoredMessage, consumers: Sequence[Consumer], timeout: float, probe: bool, lease: MemberLease
+    async def _deliver_concurrently(
+        self, message: StoredMessage, consumers: Sequence[Consumer], timeout: float, probe: bool, lease: MemberLease
     ) -> None:
-        """Handle a message in a separate task."""
+        """Deliver a message in a concurrent task."""
         bus, mailbox = self._bus, self._mailbox
         try:
-            await bus.handling.deliver(mailbox, item, consumers, timeout, probe, lease)
+            await bus.handling.deliver(mailbox, message, consumers, timeout, probe, lease)
         finally:
-            lease.release()
-            bus.ended_beside(mailbox)
+            lease.release_all()
+            bus.ended_concurrent(mailbox)
 
-    async def _handle_head(
+    async def _deliver_head(
         self, head: str, consumers: Sequence[Consumer], timeout: float, lease: MemberLease | None
     ) -> bool:
-        """Handle the oldest message, if the breaker and the disk allow it; return whether to continue."""
+        """Deliver the oldest message, if the breaker and the disk allow it; return whether to continue."""
         bus, mailbox = self._bus, self._mailbox
         probe = self._admit(head)
         if probe is None:
@@ -282,12 +273,12 @@ class _Dispatcher:
         if not isinstance(taken, StoredMessage):
             return await self._skip(taken)
         if not await bus.handling.deliver(mailbox, taken, consumers, timeout, probe, lease):
-            bus.retry(mailbox)
+            bus.wake_after_error(mailbox)
             return False
         return True
 
     def _admit(self, head: str) -> bool | None:
-        """Ask the breaker for the oldest message; return whether it is a probe, or None if it has to wait."""
+        """Ask the breaker to admit the oldest message; return whether it is a probe, or None if it has to wait."""
         bus, mailbox = self._bus, self._mailbox
         held = mailbox.fresh.get(head)
         if held is not None and held.probe:
@@ -296,19 +287,19 @@ class _Dispatcher:
         probe = verdict.state is CircuitState.HALF_OPEN
         if verdict.allowed or (probe and self._take_permit()):
             return probe
-        bus.wait(mailbox)
+        bus.wake_after_cooldown(mailbox)
         return None
 
     def _take_permit(self) -> bool:
-        """Take a half-open breaker's permit from a message further back, if one has it."""
-        for item in self._mailbox.fresh.values():
-            if item.probe:
-                item.probe = False
+        """Take a half-open breaker's permit from a younger message; return False if none has one."""
+        for message in self._mailbox.fresh.values():
+            if message.probe:
+                message.probe = False
                 return True
         return False
 
     def _claim(self, probe: bool) -> StoredMessage | BadFile | OSError | None:
-        """Claim the oldest message; return what is in its place, if it cannot be."""
+        """Claim the oldest message, or return the reason why it could not be claimed."""
         bus, mailbox = self._bus, self._mailbox
         taken: StoredMessage | BadFile | OSError | None
         try:
@@ -322,20 +313,20 @@ class _Dispatcher:
         return taken
 
     async def _skip(self, found: BadFile | OSError | None) -> bool:
-        """Handle a claim that yielded no message; return whether to continue."""
+        """Process a claim that yielded no message; return whether to continue."""
         if isinstance(found, BadFile):
             await self._bus.dead_letter_writer.quarantine(self._mailbox, found)
         elif isinstance(found, OSError):
-            self._bus.retry(self._mailbox)
+            self._bus.wake_after_error(self._mailbox)
         return not isinstance(found, OSError)
 
 
 def _pools(consumers: Sequence[Consumer]) -> list[Pool]:
-    """Return the pools among them, in the order in which their members are to be taken."""
+    """Return the pools of consumers, in the order in which members must be taken."""
     found = {consumer.pool for consumer in consumers if consumer.pool is not None}
     return sorted(found, key=lambda pool: pool.name) if found else []
 
 
-def _alone(consumers: Sequence[Consumer]) -> list[Consumer]:
-    """Return those that are in no pool."""
+def _outside_pools(consumers: Sequence[Consumer]) -> list[Consumer]:
+    """Return the consumers that are in no pool."""
     return [consumer for consumer in consumers if consumer.pool is None]

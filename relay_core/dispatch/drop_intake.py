@@ -1,4 +1,4 @@
-"""Take in the files that other processes drop into mailboxes (storage/dropped_files.py sees them)."""
+"""Take in the files that other processes drop into mailboxes (storage/dropped_files.py reports them)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class DropIntake:
             self._tasks.start(self._take(mailbox, [name]), name="drop")
 
     def rescan(self) -> None:
-        """List every mailbox for files that were not reported."""
+        """Search every mailbox for files that were not reported."""
         self._background.start(self._rescan(), name="rescan")
 
     async def _rescan(self) -> None:
@@ -47,7 +47,7 @@ class DropIntake:
 
     async def _take(self, mailbox: Mailbox, names: list[str]) -> None:
         if names and mailbox.reserved:
-            await self._commits.settled()  # one of them may be our own, on disk already and about to be counted
+            await self._commits.settled()  # a file may be our own, stored but not counted yet
         for bad in mailbox.discover(names):
             await self._dead_letter_writer.quarantine(mailbox, bad)
         if mailbox.is_handled:

@@ -1,17 +1,16 @@
-"""Handling: what becomes of one message that has been claimed.
+"""Handling: deliver a claimed message to its consumers, and complete, dead-letter or requeue it.
 
-1. Its TTL is checked, all its consumers run side by side, each with its own timeout, and it is completed or parked.
-2. All consumers failed → ``failed/``. Some failed → completed, status `partial`, every outcome kept.
-3. The breaker learns exactly one outcome per delivery, after the consumers.
-4. At most once: the message goes back to the head of the line only when every consumer says that it was not taken
-   (`Requeue`): no outcome for the breaker then, and none for the message.
-5. Where it has several consumers, some of them may have handled it by then. So it stays claimed, and a pool's member
-   that did not take it is replaced by another of the pool, which is waited for no longer than a handler is: this
-   delivery may hold what that one waits for. If there is nobody, that is a failure of this consumer, unless none of
-   the others has taken it either.
-6. That it was handled is written down before its last consumer answers for it (`End`). If the disk does not take that,
-   the message stays with the consumer, or, where the consumer has returned, claimed until the disk does.
-7. A pool's member makes room for its next message as soon as it is through, whatever the others do.
+1. The TTL is checked, then all consumers run concurrently, each with its own timeout.
+2. All consumers failed → dead letter. Some failed → completed, status `partial`, every outcome recorded.
+3. The breaker records exactly one outcome per delivery, after the consumers.
+4. At most once: the message is requeued at the head of the queue only if every consumer raised `Requeue`. Then neither
+   the breaker nor the message gets an outcome.
+5. With several consumers, some may have handled the message by then. So it stays claimed, and a pool member that did
+   not take it is replaced by another member of the pool, within the handler timeout: this delivery may hold the member
+   that the other one waits for. Without a replacement this consumer has failed, unless all others raised `Requeue` too.
+6. The completion is recorded before the last consumer acknowledges (`Ack`). If the disk refuses, the message stays in
+   flight, or, if the consumer has returned, claimed until the disk accepts it.
+7. A pool member is released as soon as it has finished, regardless of the other consumers.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from types import coroutine
 from typing import Any
 
 from relay_core.clock import Clock
-from relay_core.dispatch.consumer import Consumer, End, Ending, Requeue
+from relay_core.dispatch.consumer import Ack, Completion, Consumer, Requeue
 from relay_core.dispatch.consumers import Consumers
 from relay_core.dispatch.dead_lettering import DeadLetterWriter
 from relay_core.dispatch.worker_pool import MemberLease
@@ -45,7 +44,7 @@ Failure = tuple[str, str]
 
 
 class Handling:
-    """See claimed messages through."""
+    """Deliver claimed messages."""
 
     def __init__(
         self,
@@ -65,72 +64,74 @@ class Handling:
         self._recorder = recorder
         self._clock = clock
         self.on_settled: Callable[[StoredMessage, bool], None] | None = None
-        """Told of every delivery that has ended, and whether it was handled."""
+        """Called with every message whose delivery has ended, and whether it was handled."""
 
     async def deliver(
         self,
         mailbox: Mailbox,
-        item: StoredMessage,
+        message: StoredMessage,
         consumers: Sequence[Consumer],
         timeout: float,
         probe: bool,
         lease: MemberLease | None = None,
     ) -> bool:
-        """Take a claimed message to its end; return False if the disk does not let it back in line.
+        """Deliver a claimed message; return False if it had to be requeued and the disk refused.
 
         `lease` holds the members of pools among the consumers.
         """
-        self._commits.note_claimed(mailbox.hash, item.delivery.message_id)
+        self._commits.note_claimed(mailbox.hash, message.delivery.message_id)
         try:
-            await self._handle(mailbox, item, consumers, timeout, probe, lease)
+            await self._handle(mailbox, message, consumers, timeout, probe, lease)
         except Requeue as error:
             if probe:
                 self._breakers.release(mailbox.hash)
-            return await self._put_back(mailbox, item, error)
+            return await self._requeue(mailbox, message, error)
         except asyncio.CancelledError:
-            # The bus is closing and its grace is over: nobody knows how far the handler came.
-            if item.ended:
-                self._complete(mailbox, item)
-            elif item.id in mailbox.claimed:
+            # The bus is closing and its grace period is over: the handler may have run.
+            if message.ended:
+                self._complete(mailbox, message)
+            elif message.id in mailbox.claimed:
                 reason = "the bus was closed meanwhile"
-                await self._dead_letter_writer.dead_letter_or_retry(mailbox, item, code=Code.INTERRUPTED, reason=reason)
+                await self._dead_letter_writer.dead_letter_or_retry(
+                    mailbox, message, code=Code.INTERRUPTED, reason=reason
+                )
             raise
         return True
 
     async def _handle(
         self,
         mailbox: Mailbox,
-        item: StoredMessage,
+        message: StoredMessage,
         consumers: Sequence[Consumer],
         timeout: float,
         probe: bool,
         lease: MemberLease | None,
     ) -> None:
-        delivery, clock = item.delivery, self._clock
+        delivery, clock = message.delivery, self._clock
         now = clock.now_ms()
-        if now > item.envelope.budget.ttl:
+        if now > message.envelope.budget.ttl:
             if probe:
                 self._breakers.release(mailbox.hash)
-            await self._fail(mailbox, item, Code.EXPIRED, "message expired (TTL)")
+            await self._fail(mailbox, message, Code.EXPIRED, "message expired (TTL)")
             return
-        if item.envelope.reply_to is not None:
-            self._replies.handed(mailbox.subject, item.envelope)
+        if message.envelope.reply_to is not None:
+            self._replies.handed(mailbox.subject, message.envelope)
         started = clock.monotonic()
-        delivery.claimed_ms = claimed_ms = _continue(delivery.stored_ms, item.stored_at, started, now)
+        delivery.claimed_ms = claimed_ms = _wall_time(delivery.stored_ms, message.stored_at, started, now)
         outcomes: Sequence[Failure | None]
         if len(consumers) > 1:
-            consumers, outcomes = await self._ask_all(mailbox, consumers, item, timeout, lease)
+            consumers, outcomes = await self._call_all(mailbox, consumers, message, timeout, lease)
         else:
-            end = End(Ending(lambda: self._write_end(mailbox, item)))
-            outcomes = [await _call(consumers[0], item.envelope, timeout, end)]
+            ack = Ack(Completion(lambda: self._record_completion(mailbox, message)))
+            outcomes = [await _call(consumers[0], message.envelope, timeout, ack)]
             if lease is not None:
-                lease.release()
+                lease.release_all()
         delivery.handled_ms = claimed_ms + (clock.monotonic() - started) * 1000
         failures = [outcome for outcome in outcomes if outcome is not None]
         if len(failures) == len(outcomes):
             self._breakers.record_failure(mailbox.hash, probe=probe)
             delivery.outcomes = _outcomes(consumers, outcomes)
-            await self._fail(mailbox, item, *failures[0])
+            await self._fail(mailbox, message, *failures[0])
             return
         self._breakers.record_success(mailbox.hash, probe=probe)
         if failures:
@@ -139,117 +140,125 @@ class Handling:
             delivery.outcomes = _outcomes(consumers, outcomes)
         else:
             delivery.status = Status.DONE
-            # Of a pool it is worth saying who it was; a replay's take the place of the failed ones.
+            # For a pool they name the member; for a replay they replace those of the failure.
             if len(outcomes) > 1 or lease is not None or delivery.replays:
                 delivery.outcomes = _outcomes(consumers, outcomes)
-        self._complete(mailbox, item)
+        self._complete(mailbox, message)
 
-    async def _ask_all(
+    async def _call_all(
         self,
         mailbox: Mailbox,
         consumers: Sequence[Consumer],
-        item: StoredMessage,
+        message: StoredMessage,
         timeout: float,
         lease: MemberLease | None,
     ) -> tuple[list[Consumer], list[Failure | None]]:
-        """Run several consumers; return who they were in the end, and the failure of each.
+        """Run several consumers; return those that ran in the end, and the failure of each.
 
         Raises:
-            Requeue: if none has taken it.
+            Requeue: if none has taken the message.
         """
-        ending = Ending(lambda: self._write_end(mailbox, item), len(consumers))
-        asked = await asyncio.gather(*(self._ask(mailbox, one, item, timeout, lease, End(ending)) for one in consumers))
+        completion = Completion(lambda: self._record_completion(mailbox, message), len(consumers))
+        results = await asyncio.gather(
+            *(self._call_member(mailbox, consumer, message, timeout, lease, Ack(completion)) for consumer in consumers)
+        )
         failures: list[Failure | None] = []
-        untaken: list[Requeue] = []
-        for one, outcome in asked:
+        requeues: list[Requeue] = []
+        for consumer, outcome in results:
             if isinstance(outcome, Requeue):
-                untaken.append(outcome)
-                outcome = (Code.DISCONNECTED, f"{one.name}: {outcome}, and nobody else is there to take it")
+                requeues.append(outcome)
+                outcome = (Code.DISCONNECTED, f"{consumer.name}: {outcome}, and no other consumer can take it")
             failures.append(outcome)
-        if len(untaken) == len(asked):
-            raise untaken[0]
-        return [one for one, _ in asked], failures
+        if len(requeues) == len(results):
+            raise requeues[0]
+        return [consumer for consumer, _ in results], failures
 
-    async def _ask(
-        self, mailbox: Mailbox, one: Consumer, item: StoredMessage, timeout: float, lease: MemberLease | None, end: End
+    async def _call_member(
+        self,
+        mailbox: Mailbox,
+        consumer: Consumer,
+        message: StoredMessage,
+        timeout: float,
+        lease: MemberLease | None,
+        ack: Ack,
     ) -> tuple[Consumer, Failure | Requeue | None]:
-        """Run one consumer of several, or whoever takes its place; return who it was and how it failed."""
+        """Run one of several consumers, or its replacement; return the one that ran, and its failure."""
         while True:
             try:
-                outcome = await _call(one, item.envelope, timeout, end)
+                outcome = await _call(consumer, message.envelope, timeout, ack)
             except Requeue as error:
                 other: Consumer | None = None
-                if lease is not None and one.pool is not None:
+                if lease is not None and consumer.pool is not None:
                     with suppress(TimeoutError):
                         async with asyncio.timeout(timeout):
-                            other = await lease.replace(one, lambda: self._consumers(mailbox)[0])
+                            other = await lease.replace(consumer, lambda: self._consumers(mailbox)[0])
                 if other is None:
-                    end.close()
-                    return one, error
-                one = other
+                    ack.close()
+                    return consumer, error
+                consumer = other
             else:
                 if lease is not None:
-                    lease.give_back(one)
-                end.close()
-                return one, outcome
+                    lease.release(consumer)
+                ack.close()
+                return consumer, outcome
 
-    async def _put_back(self, mailbox: Mailbox, item: StoredMessage, why: Requeue) -> bool:
+    async def _requeue(self, mailbox: Mailbox, message: StoredMessage, why: Requeue) -> bool:
         try:
-            requeue = mailbox.requeue(item)
+            requeued = mailbox.requeue(message)
         except OSError as error:
-            logger.error("%s: cannot put %s back: %s", mailbox.subject, item.id, error)
-            requeue = False
-        if requeue:
-            self._commits.note_requeued(mailbox.hash, item.id)
-            if item.fanout is not None:
-                item.fanout.postponed(item)
+            logger.error("%s: cannot requeue %s: %s", mailbox.subject, message.id, error)
+            requeued = False
+        if requeued:
+            self._commits.note_requeued(mailbox.hash, message.id)
+            if message.fanout is not None:
+                message.fanout.postponed(message)
         else:
-            await self._fail(mailbox, item, Code.HANDLER_FAILED, f"{why}, and it could not be put back in line")
-        return requeue
+            await self._fail(mailbox, message, Code.HANDLER_FAILED, f"{why}, and it could not be requeued")
+        return requeued
 
-    def _complete(self, mailbox: Mailbox, item: StoredMessage) -> None:
+    def _complete(self, mailbox: Mailbox, message: StoredMessage) -> None:
         try:
-            if not item.ended:
-                self._write_end(mailbox, item)
-            mailbox.claimed.pop(item.delivery.message_id, None)
+            if not message.ended:
+                self._record_completion(mailbox, message)
+            mailbox.claimed.pop(message.delivery.message_id, None)
         except OSError as error:
-            self._dead_letter_writer.finish_later(mailbox, item, error)
-        self._recorder.handled(item.delivery)
-        if item.fanout is not None:
-            item.fanout.succeeded(item)
+            self._dead_letter_writer.finish_later(mailbox, message, error)
+        self._recorder.handled(message.delivery)
+        if message.fanout is not None:
+            message.fanout.succeeded(message)
         if self.on_settled is not None:
-            self.on_settled(item, True)
+            self.on_settled(message, True)
 
-    def _write_end(self, mailbox: Mailbox, item: StoredMessage) -> None:
-        self._commits.finish(mailbox.hash, mailbox.maildir, item.delivery.message_id)
-        item.ended = True
+    def _record_completion(self, mailbox: Mailbox, message: StoredMessage) -> None:
+        self._commits.finish(mailbox.hash, mailbox.maildir, message.delivery.message_id)
+        message.ended = True
 
-    async def _fail(self, mailbox: Mailbox, item: StoredMessage, code: str, reason: str) -> None:
-        if item.delivery.kind == TargetKind.ADAPTER and code in (Code.HANDLER_FAILED, Code.TIMEOUT):
+    async def _fail(self, mailbox: Mailbox, message: StoredMessage, code: str, reason: str) -> None:
+        if message.delivery.kind == TargetKind.ADAPTER and code in (Code.HANDLER_FAILED, Code.TIMEOUT):
             code, reason = Code.ADAPTER_FAILED, f"adapter delivery failed: {reason}"
-        if item.fanout is not None:
-            item.fanout.failed(item, code, reason)
+        if message.fanout is not None:
+            message.fanout.failed(message, code, reason)
         else:
-            await self._dead_letter_writer.dead_letter_or_retry(mailbox, item, code=code, reason=reason)
+            await self._dead_letter_writer.dead_letter_or_retry(mailbox, message, code=code, reason=reason)
         if self.on_settled is not None:
-            self.on_settled(item, False)
+            self.on_settled(message, False)
 
 
-async def _call(consumer: Consumer, envelope: Envelope, timeout: float, end: End) -> Failure | None:
+async def _call(consumer: Consumer, envelope: Envelope, timeout: float, ack: Ack) -> Failure | None:
     """Run one consumer; return its failure, or None."""
-    limit = asyncio.timeout(None if consumer.keeps_time else timeout)
-    work = consumer.deliver(envelope, end)
+    limit = asyncio.timeout(None if consumer.enforces_timeout else timeout)
+    work = consumer.deliver(envelope, ack)
     try:
         try:
-            # A handler that never waits needs no timer, which would cost more than all the rest here.
+            # A handler that never waits needs no timer, which would cost more than everything else here.
             first = work.send(None)
         except StopIteration:
             return None
         async with limit:
             await _resume(work, first)
     except TimeoutError as error:
-        if end.over:
-            return None  # its word came at the same moment, and was taken
+        if ack.finished:
+            return None  # it was acknowledged just before the timeout
         if limit.expired():
             return Code.TIMEOUT, f"{consumer.name}: no answer within {timeout:g} s"
         return Code.HANDLER_FAILED, f"{consumer.name}: {_describe(error)}"
@@ -263,7 +272,7 @@ async def _call(consumer: Consumer, envelope: Envelope, timeout: float, end: End
 
 @coroutine
 def _resume(work: Coroutine[Any, Any, None], waiting: Any) -> Generator[Any, Any, None]:
-    """Go on with a coroutine that has been begun and waits for something."""
+    """Resume a coroutine that was started and awaits `waiting`."""
     while True:
         try:
             try:
@@ -288,8 +297,8 @@ def _outcomes(consumers: Sequence[Consumer], outcomes: Sequence[Failure | None])
     ]
 
 
-def _continue(stored_ms: float | None, stored_at: float, now: float, wall_ms: int) -> float:
-    """Return the wall time of `now`, counted on from when the message was stored."""
+def _wall_time(stored_ms: float | None, stored_at: float, now: float, wall_ms: int) -> float:
+    """Return the wall time of `now`, derived from the time at which the message was stored."""
     if stored_ms is None or not stored_at:
         return max(float(wall_ms), stored_ms or 0.0)
     return stored_ms + (now - stored_at) * 1000

@@ -3,10 +3,10 @@
 1. Peeking and waiting claim nothing. A claim is the atomic step on disk, oldest first or by id; a claimed message must
    be completed or failed. A message in flight at a subscriber is finished by that subscriber. A message whose consumer
    is gone and whose dead letter the disk refuses (dead_lettering.py) can be completed or failed here as well.
-2. A waiting consumer is told of new arrivals, and looks again for what there is.
+2. A waiting consumer is notified of new arrivals, and then looks up the waiting messages again.
 3. A message that was dead-lettered because its consumer was gone (`interrupted`, `disconnected`, `timeout`) may have
-   been handled all the same. If the consumer returns and completes it `late`, the dead letter ends as done. A replay
-   that was quicker wins, and the consumer learns that there is nothing left to complete.
+   been handled all the same. If the consumer returns and completes it `late`, the dead letter becomes a completed
+   message. If it was replayed before, the consumer gets `NotFound`.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from relay_core.storage.mailboxes import Mailboxes
 from relay_core.storage.maildir import NEW
 from relay_core.storage.stored_message import BadFile, StoredMessage
 
-_LOOK_AT_ONCE = 100
-"""Messages that are read at a time to see whether one is the answer."""
+_SEARCH_BATCH = 100
+"""Messages that are read at a time in search of an answer."""
 
 
 class Inbox:
@@ -60,25 +60,22 @@ class Inbox:
         self._recorder = recorder
         self._clock = clock
         self._complete_late = complete_late
-        """Ends the dead letter of a message that its consumer had finished; returns False if there is none."""
+        """Completes a dead-lettered message; returns False if there is none."""
         self._taken: set[StoredMessage] = set()
         """The claimed messages of pull consumers."""
 
     async def peek(self, subject: str, limit: int, *, room: int | None = None, after: str = "") -> list[Envelope]:
-        """Return the oldest waiting messages after an id; at most `room` bytes of them, but one at least."""
+        """Return the oldest waiting messages after an id: at most `room` bytes, but at least one message."""
         mailbox = self._mailbox(subject)
         return await self._read(mailbox, mailbox.waiting(limit, after), room)
 
     async def wait(self, subject: str, limit: int, *, after: str = "", answer_to: str | None = None) -> list[str]:
-        """Return the ids of waiting messages after an id, and only of the answers to a message if one is given.
-
-        If there is none, it returns when there is.
-        """
+        """Wait until there are messages after an id, or answers to a message if one is given, and return their ids."""
         mailbox = self._mailbox(subject)
         while True:
-            arrival = mailbox.next_arrival()  # before looking, so that nothing is missed in between
+            arrival = mailbox.next_arrival()  # before the search, so that no arrival is missed
             try:
-                found = await self._look(mailbox, limit, after, answer_to)
+                found = await self._search(mailbox, limit, after, answer_to)
                 if found:
                     return found
                 await arrival
@@ -86,7 +83,7 @@ class Inbox:
                 arrival.cancel()
 
     async def claim(self, subject: str, limit: int = 1, *, ids: Iterable[str] | None = None) -> list[Envelope]:
-        """Take the oldest waiting messages, or those with these ids that still wait."""
+        """Claim the oldest waiting messages, or those with these ids that are still waiting."""
         mailbox = self._mailbox(subject)
         claimed: list[Envelope] = []
         for taken in self._take(mailbox, ids):
@@ -98,74 +95,70 @@ class Inbox:
         return claimed
 
     async def complete(self, subject: str, message_id: str, *, late: bool) -> bool:
-        """Finish a claimed message; if it may be late, also one that was dead-lettered. Return True if it was late."""
+        """Complete a claimed message, or with `late` a dead-lettered one; return True if it was late."""
         mailbox = self._mailbox(subject)
-        item = self._find(mailbox, message_id)
-        if item is None and (waiting := await self._dead_letter_writer.find(mailbox, message_id)) is not None:
-            return self._complete_waiting(mailbox, waiting)
-        if item is None:
-            if late and await self._complete_late(mailbox, message_id):
-                return True
-            raise _not_claimed(mailbox, message_id)
-        self._finish(mailbox, item)
-        self._taken.discard(item)
-        return False
+        message = self._find(mailbox, message_id)
+        if message is not None:
+            self._finish(mailbox, message)
+            self._taken.discard(message)
+            return False
+        if (waiting := await self._dead_letter_writer.find(mailbox, message_id)) is not None:
+            self._finish(mailbox, waiting)
+            self._dead_letter_writer.forget(mailbox, message_id)
+            return True
+        if late and await self._complete_late(mailbox, message_id):
+            return True
+        raise _not_claimed(mailbox, message_id)
 
-    def _finish(self, mailbox: Mailbox, item: StoredMessage) -> None:
+    def _finish(self, mailbox: Mailbox, message: StoredMessage) -> None:
         try:
-            self._commits.finish(mailbox.hash, mailbox.maildir, item.id)
+            self._commits.finish(mailbox.hash, mailbox.maildir, message.id)
         except OSError as error:
             raise storage_error("complete a message in", mailbox.maildir.path, error) from error
-        del mailbox.claimed[item.id]
-        item.delivery.status = Status.DONE
-        item.delivery.code = item.delivery.reason = None
-        item.delivery.handled_ms = float(self._clock.now_ms())
-        self._recorder.handled(item.delivery)
-        self._settled(item, True)
-
-    def _complete_waiting(self, mailbox: Mailbox, item: StoredMessage) -> bool:
-        """Finish a message that waits to be dead-lettered; it is late."""
-        self._finish(mailbox, item)
-        self._dead_letter_writer.forget(mailbox, item.id)
-        return True
+        del mailbox.claimed[message.id]
+        message.delivery.status = Status.DONE
+        message.delivery.code = message.delivery.reason = None
+        message.delivery.handled_ms = float(self._clock.now_ms())
+        self._recorder.handled(message.delivery)
+        self._settled(message, True)
 
     async def fail(self, subject: str, message_id: str, reason: str, code: str) -> None:
-        """Make a dead letter of a claimed message."""
+        """Dead-letter a claimed message."""
         mailbox = self._mailbox(subject)
-        item = self._find(mailbox, message_id)
-        if item is None:
-            item = await self._dead_letter_writer.find(mailbox, message_id)
-            if item is None:
+        message = self._find(mailbox, message_id)
+        if message is None:
+            message = await self._dead_letter_writer.find(mailbox, message_id)
+            if message is None:
                 raise _not_claimed(mailbox, message_id)
-            error = await self._dead_letter_writer.try_again(mailbox, message_id, code=code, reason=reason)
+            error = await self._dead_letter_writer.retry_now(mailbox, message_id, code=code, reason=reason)
         else:
-            del mailbox.claimed[message_id]  # at once: it is finished by one caller only
-            self._taken.discard(item)
-            error = await self._dead_letter_writer.dead_letter(mailbox, item, code=code, reason=reason)
+            del mailbox.claimed[message_id]  # before waiting: only one caller may finish it
+            self._taken.discard(message)
+            error = await self._dead_letter_writer.dead_letter(mailbox, message, code=code, reason=reason)
             if error is not None:
-                mailbox.claimed[message_id] = item
-                self._taken.add(item)
+                mailbox.claimed[message_id] = message
+                self._taken.add(message)
         if error is not None:
             raise storage_error("dead-letter a message in", mailbox.maildir.path, error) from error
-        self._settled(item, False)
+        self._settled(message, False)
 
-    def _settled(self, item: StoredMessage, handled: bool) -> None:
-        """Tell a replay that waits for it how a message ended."""
+    def _settled(self, message: StoredMessage, handled: bool) -> None:
+        """Report the outcome to a replay that waits for the message."""
         if (on_settled := self._handling.on_settled) is not None:
-            on_settled(item, handled)
+            on_settled(message, handled)
 
     async def abandon(self, subject: str, message_id: str, reason: str, code: str) -> None:
-        """Make a dead letter of a claimed message whose consumer is gone, as soon as the disk lets it."""
+        """Dead-letter a claimed message whose consumer is gone, as soon as the disk allows."""
         mailbox = self._mailbox(subject)
-        item = self._find(mailbox, message_id)
-        if item is not None:  # else it was finished at the same moment
+        message = self._find(mailbox, message_id)
+        if message is not None:  # else it was finished just now
             del mailbox.claimed[message_id]
-            self._taken.discard(item)
-            await self._dead_letter_writer.dead_letter_or_retry(mailbox, item, code=code, reason=reason)
-            self._settled(item, False)
+            self._taken.discard(message)
+            await self._dead_letter_writer.dead_letter_or_retry(mailbox, message, code=code, reason=reason)
+            self._settled(message, False)
 
     async def discard(self, target: str, message_id: str, reason: str, code: str) -> bool:
-        """Make a dead letter of a waiting message; return False if a consumer has it or it is no message."""
+        """Dead-letter a waiting message; return False if it is claimed, gone or malformed."""
         mailbox = self._mailboxes.get(target)
         taken = mailbox.take(message_id) if mailbox is not None else None
         if mailbox is None or taken is None:
@@ -192,14 +185,14 @@ class Inbox:
 
     def _find(self, mailbox: Mailbox, message_id: str) -> StoredMessage | None:
         """Return a message that a pull consumer has claimed."""
-        item = mailbox.claimed.get(message_id)
-        return item if item in self._taken else None
+        message = mailbox.claimed.get(message_id)
+        return message if message in self._taken else None
 
-    async def _look(self, mailbox: Mailbox, limit: int, after: str, answer_to: str | None) -> list[str]:
+    async def _search(self, mailbox: Mailbox, limit: int, after: str, answer_to: str | None) -> list[str]:
         if answer_to is None:
             return mailbox.waiting(limit, after)
         found: list[str] = []
-        while len(found) < limit and (ids := mailbox.waiting(_LOOK_AT_ONCE, after)):
+        while len(found) < limit and (ids := mailbox.waiting(_SEARCH_BATCH, after)):
             found += [envelope.id for envelope in await self._read(mailbox, ids) if is_answer(envelope, answer_to)]
             after = ids[-1]
         return found[:limit]
@@ -208,21 +201,21 @@ class Inbox:
         envelopes = []
         found, gone = await asyncio.to_thread(_read_waiting, mailbox, ids, room)
         for message_id in gone:
-            # Claimed meanwhile, and perhaps back; or taken away by other hands, and then it waits no longer.
+            # Claimed meanwhile, and possibly requeued; or removed by another process, and then it is no longer waiting.
             if mailbox.has(message_id) and NEW not in mailbox.maildir.whereabouts(message_id):
                 mailbox.forget(message_id)
-        for item in found:
-            if isinstance(item, BadFile):
-                await self._dead_letter_writer.quarantine(mailbox, item)
-                mailbox.forget(item.message_id)
+        for message in found:
+            if isinstance(message, BadFile):
+                await self._dead_letter_writer.quarantine(mailbox, message)
+                mailbox.forget(message.message_id)
             else:
-                self._replies.handed(mailbox.subject, item.envelope)
-                envelopes.append(item.envelope)
+                self._replies.handed(mailbox.subject, message.envelope)
+                envelopes.append(message.envelope)
         return envelopes
 
     @staticmethod
     def _take(mailbox: Mailbox, ids: Iterable[str] | None) -> Iterator[StoredMessage | BadFile]:
-        """Claim messages one after the other, each when it is asked for."""
+        """Claim messages one by one, each when the iterator advances."""
         try:
             if ids is None:
                 while (oldest := mailbox.claim_next()) is not None:
@@ -235,13 +228,13 @@ class Inbox:
             raise storage_error("claim in", mailbox.maildir.path, error) from error
 
     async def _begin(self, mailbox: Mailbox, taken: StoredMessage | BadFile) -> Envelope | None:
-        """Hand out a claimed message, unless it is none or too old."""
+        """Return the envelope of a claimed message; quarantine a malformed one and dead-letter an expired one."""
         self._recorder.pressure_cleared(mailbox)
         if isinstance(taken, BadFile):
             await self._dead_letter_writer.quarantine(mailbox, taken)
             return None
         if taken.probe:
-            self._breakers.release(mailbox.hash)  # a pull consumer is no handler to be tried
+            self._breakers.release(mailbox.hash)  # a pull consumer has no handler to probe
         now = self._clock.now_ms()
         if now > taken.envelope.budget.ttl:
             await self._dead_letter_writer.dead_letter_or_retry(
@@ -272,19 +265,19 @@ def _not_claimed(mailbox: Mailbox, message_id: str) -> NotFound:
 def _read_waiting(
     mailbox: Mailbox, message_ids: list[str], room: int | None
 ) -> tuple[list[StoredMessage | BadFile], list[str]]:
-    """Return what waits under these ids, as far as there is room, and the ids under which nothing does. Blocks."""
+    """Read waiting messages, at most `room` bytes; return them, and the ids that were not found. Blocks."""
     found: list[StoredMessage | BadFile] = []
     gone: list[str] = []
     size = 0
     for message_id in message_ids:
         try:
-            item = mailbox.read(NEW, message_id)
+            message = mailbox.read(NEW, message_id)
         except FileNotFoundError:
             gone.append(message_id)
             continue
-        if isinstance(item, StoredMessage):
-            size += len(item.data)
+        if isinstance(message, StoredMessage):
+            size += len(message.data)
             if room is not None and found and size > room:
                 break
-        found.append(item)
+        found.append(message)
     return found, gone

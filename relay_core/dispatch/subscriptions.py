@@ -1,10 +1,10 @@
 """Subscriptions: live handlers for the messages of a subject or a pattern.
 
-A subscription is a live object: it ends with `close`, with its process, or with its `async with`
-block, and is never restored. A coroutine function runs on the event loop; any other callable runs
-in a thread, so that a handler that blocks delays its own mailbox and nobody's publish.
+A subscription ends with `close`, with its process, or with its `async with` block, and is never restored. A coroutine
+function runs on the event loop; any other callable runs in a thread, so a handler that blocks delays only its own
+mailbox, and no publish.
 
-Those with the same queue name are a pool (worker_pool.py): they share the messages, one each.
+Subscriptions with the same queue name are a pool (worker_pool.py): they share the messages.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any
 
-from relay_core.dispatch.consumer import End
+from relay_core.dispatch.consumer import Ack
 from relay_core.dispatch.worker_pool import Pool, Pools
 from relay_core.messages.envelope import Envelope
 from relay_core.messages.subjects import is_reply, validate_subject
@@ -28,7 +28,7 @@ _HANDLER_THREADS = 64
 
 
 class Subscription:
-    """One handler and the pattern it listens to."""
+    """A handler and its pattern."""
 
     def __init__(
         self,
@@ -45,42 +45,41 @@ class Subscription:
         self.created_at = created_at
         self.name = getattr(handler, "__qualname__", type(handler).__name__)
         self.pool = pool
-        """Whose messages it shares, and who counts those in its hands."""
         self.slots = asyncio.Semaphore(max_in_flight) if max_in_flight is not None and pool is None else None
-        """Bounds the messages in its hands over all mailboxes; without it, it is one of each."""
-        self.keeps_time = bool(getattr(handler, "keeps_time", False))
-        """Whether the handler ends by itself what takes too long."""
-        self._says_end = bool(getattr(handler, "says_end", False))
-        """Whether the handler takes an `End` beside the message, to say it before it answers for it."""
+        """Limits the in-flight messages over all mailboxes; without it, each mailbox may have one."""
+        self.enforces_timeout = bool(getattr(handler, "enforces_timeout", False))
+        """Whether the handler ends deliveries that take too long by itself."""
+        self._takes_ack = bool(getattr(handler, "takes_ack", False))
+        """Whether the handler takes an `Ack` besides the message, to call it before it answers a client."""
         self._handler = handler
         self._owner = owner
         self.on_change: Callable[[Subscription], None] | None = None
-        """Told when the subscription has ended."""
+        """Called when the subscription has ended."""
         self._on_loop = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
             getattr(handler, "__call__", None)  # noqa: B004 - an object whose __call__ is async
         )
 
     @property
     def queue(self) -> str | None:
-        """Return the name of the queue whose messages it shares."""
+        """Return the name of its queue, if it has one."""
         return self.pool.name if self.pool is not None else None
 
-    async def deliver(self, envelope: Envelope, end: End) -> None:
-        """Run the handler on a message; whatever it raises is a failure."""
+    async def deliver(self, envelope: Envelope, ack: Ack) -> None:
+        """Run the handler on a message."""
         try:
-            await self._run(envelope, end)
+            await self._run(envelope, ack)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            # The handler's own doing: passed on, it would end the dispatcher and strand the mailbox.
-            raise RuntimeError("what the handler waited for was cancelled") from error
+            # Not a cancellation of this task: passed on, it would end the dispatcher and strand the mailbox.
+            raise RuntimeError("a task that the handler awaited was cancelled") from error
         except SystemExit as error:
             raise RuntimeError(f"the handler called sys.exit({error.code!r})") from error
 
-    async def _run(self, envelope: Envelope, end: End) -> None:
+    async def _run(self, envelope: Envelope, ack: Ack) -> None:
         if self._on_loop:
-            await (self._handler(envelope, end) if self._says_end else self._handler(envelope))
+            await (self._handler(envelope, ack) if self._takes_ack else self._handler(envelope))
             return
         loop = asyncio.get_running_loop()
         result = await loop.run_in_executor(self._owner.threads(), self._call, envelope)
@@ -91,23 +90,23 @@ class Subscription:
         try:
             return self._handler(envelope)
         except StopIteration as error:
-            raise RuntimeError("the handler raised StopIteration") from error  # no future can carry that
+            raise RuntimeError("the handler raised StopIteration") from error  # a future cannot carry it
 
     async def close(self) -> None:
-        """Receive nothing more; a message under way is still finished."""
+        """Receive no further messages; one in flight is still finished."""
         self.end()
 
     def end(self) -> None:
-        """Close at once."""
+        """Do what `close` does, synchronously."""
         self.detach()
         self.announce()
 
     def detach(self) -> None:
-        """Receive nothing more; `announce` must follow."""
+        """Receive no further messages; `announce` must follow."""
         self._owner.remove(self)
 
     def announce(self) -> None:
-        """Let the mailboxes that it heard know that it has ended."""
+        """Let the mailboxes that it consumed look up their consumers again."""
         if self.on_change is not None:
             self.on_change(self)
 
@@ -121,14 +120,14 @@ class Subscription:
 
 
 class Subscriptions:
-    """All live subscriptions, found by subject."""
+    """All live subscriptions, by subject."""
 
     def __init__(self) -> None:
         self._trie: SubjectTrie[Subscription] = SubjectTrie()
         self.pools = Pools()
         self._threads: ThreadPoolExecutor | None = None
         self.version = 0
-        """Changes whenever a subscription comes or goes."""
+        """Changes whenever a subscription is added or removed."""
 
     def __len__(self) -> int:
         return len(self._trie)
@@ -146,8 +145,8 @@ class Subscriptions:
 
         Raises:
             InvalidSubject: if the pattern or the queue's name breaks the naming rules.
-            ValueError: if it may have nothing in hand.
-            TypeError: if the handler cannot be called.
+            ValueError: if `max_in_flight` is less than 1.
+            TypeError: if the handler is not callable.
         """
         validate_subject(pattern, allow_wildcards=True)
         if not callable(handler):
@@ -163,35 +162,37 @@ class Subscriptions:
         return subscription
 
     def remove(self, subscription: Subscription) -> None:
-        """End a subscription; ending it again changes nothing."""
+        """Remove a subscription, unless it was removed already."""
         if self._trie.remove(subscription.pattern, subscription):
             self.version += 1
             if subscription.pool is not None:
                 self.pools.leave(subscription.pool, subscription)
 
     def match(self, subject: str) -> list[Subscription]:
-        """Return the subscriptions that listen to a subject; to a reply mailbox, those that name it."""
+        """Return the subscriptions that match a subject; for a reply mailbox, only those to its exact subject."""
         found = self._trie.match(subject)
-        return [one for one in found if one.pattern == subject] if is_reply(subject) else found
+        if is_reply(subject):
+            return [subscription for subscription in found if subscription.pattern == subject]
+        return found
 
     def listeners(self, subject: str) -> int:
-        """Return how many get each message of a subject; a pool counts as one."""
+        """Return how many listeners get each message of a subject; a pool counts as one."""
         found = self.match(subject)
         if not self.pools:
             return len(found)
-        return sum(one.pool is None for one in found) + len({one.pool for one in found if one.pool is not None})
+        return len({subscription if subscription.pool is None else subscription.pool for subscription in found})
 
     def all(self) -> list[Subscription]:
         """Return every subscription, oldest first."""
         return sorted(self._trie, key=lambda subscription: subscription.id)
 
     def threads(self) -> ThreadPoolExecutor:
-        """Return the threads for handlers that may block."""
+        """Return the thread pool for handlers that may block."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(_HANDLER_THREADS, thread_name_prefix="relay-handler")
         return self._threads
 
     def close(self) -> None:
-        """Let go of the handlers' threads; one that hangs is not waited for."""
+        """Shut down the thread pool without waiting for handlers that hang."""
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)

@@ -1,30 +1,30 @@
-"""Pools: the members of a queue share the messages of the mailboxes they listen to, one each.
+"""Pools: the members of a queue share the messages of the mailboxes they consume, each message going to one member.
 
-1. A pool is all live subscriptions with one queue name. At a mailbox it is those of them that listen there: each
-   message goes to exactly one of them, and counts as heard by one listener.
-2. A member has room for so many messages over all mailboxes, and is free while some of it is left. It is given one
-   before the claim: what waits in ``new/`` costs nothing of a timeout, and nobody thinks that it was begun.
-3. The next message goes to the free member with the fewest in hand, among equals to the one that has waited longest.
-4. Mailboxes that wait for a member are served in the order in which they asked. Each gets one member and asks again for
-   its next message, behind the others: one message beside ten thousand waits for one turn of each mailbox at most.
-5. Nobody waits while a member that would do is free. That can change in three ways only, and each is looked at when it
-   happens: somebody asks, a member comes, a member has room again.
-6. A member that leaves gets nothing more, and finishes what it has begun. Who waits for a pool that has nobody left at
-   its mailbox is told so; its messages stay in line.
-7. A member that let a message's time pass without a word is not free again by that (`reserve`): it would be given the
-   same message once more, and again, while the others are busy with the rest.
-8. Who needs members of several pools takes them in the order of the pools' names, so that no two wait for each other,
-   and lets go of each as soon as that one is through. A member that is taken waits idle for those that are not free:
-   who held nothing meanwhile would starve beside mailboxes that need one pool alone.
+1. A pool is all live subscriptions with one queue name. At a mailbox, only the members that match its subject count:
+   each message goes to exactly one of them, and the pool counts as one listener.
+2. A member has a capacity of in-flight messages over all mailboxes, and is free while it is not used up. A member is
+   assigned before the message is claimed: a message that waits in ``new/`` uses up no timeout and has not begun.
+3. The next message goes to the free member with the fewest messages in flight; on a tie, to the one free for longest.
+4. Mailboxes wait for members in the order in which they asked. Each gets one member and asks again for its next
+   message, behind the others: one message beside ten thousand waits for at most one turn of each mailbox.
+5. No mailbox waits while a suitable member is free. This can change only when a mailbox asks, a member joins, or a
+   member is released, and is checked at each of these.
+6. A member that leaves gets no further messages and finishes those it has begun. A mailbox that waits for a pool
+   without a member left for it gets None; its messages stay queued.
+7. A member that let a message time out without an answer does not become free by that (`reserve`): otherwise it would
+   be assigned the same message again and again while the others are busy.
+8. A message that needs members of several pools takes them in the order of the pools' names, which prevents deadlocks,
+   and releases each as soon as it has finished. A member that is taken waits idle for the others: a message that held
+   none meanwhile would starve beside mailboxes that need only one pool.
 
 Failure cases:
 
-- Given to a member that left before it could begin: the dispatcher sees that the member is not a listener any more,
-  gives it back, and asks again (dispatcher.py).
-- A member did not begin what it was given (`Requeue`): the message is offered to another, at the head of the line, or
-  within the delivery where other consumers have had the same message (handling.py).
-- The bus closes: `stop` tells everyone who waits, and nobody is given anything any more.
-- Who waits is cancelled at the moment in which it is given a member: the member goes to the next in line.
+- A member leaves between its assignment and the start of the message: the dispatcher sees that it no longer consumes
+  the mailbox, releases it, and asks again (dispatcher.py).
+- A member does not begin its message (`Requeue`): the message goes back to the head of the queue, or, if other
+  consumers have had it, to another member within the same delivery (handling.py).
+- The bus closes: `stop` answers every waiting mailbox with None, and no further member is assigned.
+- A waiting mailbox is cancelled just as it is assigned a member: the member goes to the next mailbox.
 """
 
 from __future__ import annotations
@@ -48,128 +48,128 @@ def validate_queue(name: str) -> None:
     """
     if not isinstance(name, str) or len(name) > MAX_QUEUE_NAME or _QUEUE_NAME.fullmatch(name) is None:
         raise InvalidSubject(
-            f"a queue is named by letters, digits, _ and -, {MAX_QUEUE_NAME} at most, not {name!r}",
+            f"a queue name consists of at most {MAX_QUEUE_NAME} letters, digits, _ and -, not {name!r}",
             subject=name if isinstance(name, str) else None,
             code="invalid_queue",
         )
 
 
-Listeners = Callable[[], Sequence[Consumer]]
-"""Returns who listens to the mailbox that asks, members and others."""
+FindConsumers = Callable[[], Sequence[Consumer]]
+"""Returns the current consumers of a mailbox, members of pools and others."""
 
 
-class _Asking:
+class _Request:
     """A mailbox that waits for a member."""
 
-    __slots__ = ("given", "listeners")
+    __slots__ = ("consumers", "member")
 
-    def __init__(self, listeners: Listeners) -> None:
-        self.listeners = listeners
-        self.given: asyncio.Future[Consumer | None] = asyncio.get_running_loop().create_future()
+    def __init__(self, consumers: FindConsumers) -> None:
+        self.consumers = consumers
+        self.member: asyncio.Future[Consumer | None] = asyncio.get_running_loop().create_future()
 
 
 class Pool:
-    """The members of one queue, and who waits for them."""
+    """The members of one queue, and the mailboxes that wait for them."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._room: dict[Consumer, int] = {}
-        """How many messages each member may have in hand."""
-        self._in_hand: dict[Consumer, int] = {}
-        """How many it has, has been promised, or has said nothing about in time."""
+        self._capacity: dict[Consumer, int] = {}
+        """How many messages each member may have in flight."""
+        self._in_flight: dict[Consumer, int] = {}
+        """How many messages it has, is assigned, or let time out without an answer."""
         self._free: dict[Consumer, None] = {}
-        """Consumers with room left, the one that has waited longest first."""
-        self._asking: dict[_Asking, None] = {}
-        """Mailboxes that wait, the one that has waited longest first."""
+        """Members with capacity left, the one free for longest first."""
+        self._requests: dict[_Request, None] = {}
+        """Waiting mailboxes, the longest waiting first."""
         self._stopped = False
 
     def __len__(self) -> int:
-        return len(self._room)
+        return len(self._capacity)
 
-    def join(self, member: Consumer, room: int) -> None:
-        """Take in a member; those who listen must know it already."""
-        self._room[member] = room
-        self._in_hand[member] = 0
+    def join(self, member: Consumer, capacity: int) -> None:
+        """Add a member; its mailboxes must list it as a consumer already."""
+        self._capacity[member] = capacity
+        self._in_flight[member] = 0
         self._offer(member)
 
     def leave(self, member: Consumer) -> None:
-        """Give a member nothing more; those who listen must have forgotten it already."""
-        for kept in (self._room, self._in_hand, self._free):
-            kept.pop(member, None)
-        for asking in list(self._asking):
-            if not self._is_heard_by(asking.listeners()):
-                self._answer(asking, None)
+        """Remove a member; its mailboxes must no longer list it as a consumer."""
+        for by_member in (self._capacity, self._in_flight, self._free):
+            by_member.pop(member, None)
+        for request in list(self._requests):
+            if not self._serves(request.consumers()):
+                self._answer(request, None)
 
-    async def take(self, listeners: Listeners) -> Consumer | None:
-        """Return a free member for one message, when it is the mailbox's turn; None if nobody is left, or is to begin.
+    async def take(self, consumers: FindConsumers) -> Consumer | None:
+        """Wait for a free member for one message of a mailbox, and return it; it must be released.
 
-        It must be given back.
+        Returns None if no member consumes the mailbox, or the bus is closing.
         """
-        heard = listeners()
-        if self._stopped or not self._is_heard_by(heard):
+        present = consumers()
+        if self._stopped or not self._serves(present):
             return None
-        here = set(heard)
-        free = [member for member in self._free if member in here]
+        matching = set(present)
+        free = [member for member in self._free if member in matching]
         if free:
-            return self._give(min(free, key=self._in_hand.__getitem__))
-        asking = _Asking(listeners)
-        self._asking[asking] = None
+            return self._assign(min(free, key=self._in_flight.__getitem__))
+        request = _Request(consumers)
+        self._requests[request] = None
         try:
-            return await asking.given
+            return await request.member
         except asyncio.CancelledError:
-            self._asking.pop(asking, None)
-            if not asking.given.cancelled() and (given := asking.given.result()) is not None:
-                self.give_back(given, unused=True)
+            self._requests.pop(request, None)
+            if not request.member.cancelled() and (member := request.member.result()) is not None:
+                self.release(member, unused=True)
             raise
 
     def reserve(self, member: Consumer) -> None:
-        """Take some of a member's room away, until it is given back."""
-        if member in self._in_hand:
-            self._in_hand[member] += 1
-            if self._in_hand[member] >= self._room[member]:
+        """Use up one message of a member's capacity until it is released."""
+        if member in self._in_flight:
+            self._in_flight[member] += 1
+            if self._in_flight[member] >= self._capacity[member]:
                 self._free.pop(member, None)
 
-    def give_back(self, member: Consumer, *, unused: bool = False) -> None:
-        """Take a member back that is through with a message; one that was not needed keeps its place."""
-        if member not in self._in_hand:
+    def release(self, member: Consumer, *, unused: bool = False) -> None:
+        """Release a member that has finished a message; an `unused` one is next."""
+        if member not in self._in_flight:
             return
-        self._in_hand[member] -= 1
-        if self._in_hand[member] >= self._room[member]:
-            return  # the rest is occupied
+        self._in_flight[member] -= 1
+        if self._in_flight[member] >= self._capacity[member]:
+            return
         if unused:
             self._free.pop(member, None)
             self._free = {member: None, **self._free}
         self._offer(member)
 
     def stop(self) -> None:
-        """Give nobody anything more."""
+        """Assign no further member."""
         self._stopped = True
-        for asking in list(self._asking):
-            self._answer(asking, None)
+        for request in list(self._requests):
+            self._answer(request, None)
 
-    def _is_heard_by(self, listeners: Sequence[Consumer]) -> bool:
-        return any(one.pool is self for one in listeners)
+    def _serves(self, consumers: Sequence[Consumer]) -> bool:
+        return any(consumer.pool is self for consumer in consumers)
 
     def _offer(self, member: Consumer) -> None:
-        """Give a member to those who wait for it, as far as it has room, and let it wait with the rest."""
+        """Assign a member to the waiting mailboxes that it consumes, up to its capacity; otherwise it is free."""
         self._free.setdefault(member)
-        for asking in list(self._asking):
+        for request in list(self._requests):
             if member not in self._free:
                 return
-            if not asking.given.done() and member in asking.listeners():
-                self._answer(asking, self._give(member))
+            if not request.member.done() and member in request.consumers():
+                self._answer(request, self._assign(member))
 
-    def _give(self, member: Consumer) -> Consumer:
-        self._in_hand[member] += 1
+    def _assign(self, member: Consumer) -> Consumer:
+        self._in_flight[member] += 1
         del self._free[member]
-        if self._in_hand[member] < self._room[member]:
+        if self._in_flight[member] < self._capacity[member]:
             self._free[member] = None  # behind the others
         return member
 
-    def _answer(self, asking: _Asking, member: Consumer | None) -> None:
-        del self._asking[asking]
-        if not asking.given.done():  # it may have been cancelled just now
-            asking.given.set_result(member)
+    def _answer(self, request: _Request, member: Consumer | None) -> None:
+        del self._requests[request]
+        if not request.member.done():  # it may have been cancelled just now
+            request.member.set_result(member)
 
 
 class Pools:
@@ -183,10 +183,10 @@ class Pools:
         return len(self._pools)
 
     def get(self, name: str) -> Pool:
-        """Return the pool of a queue, made if there is none.
+        """Return the pool of a queue, created if there is none.
 
         Raises:
-            InvalidSubject: if that is no name for one.
+            InvalidSubject: if the name is invalid.
         """
         validate_queue(name)
         pool = self._pools.get(name)
@@ -197,7 +197,7 @@ class Pools:
         return pool
 
     def leave(self, pool: Pool, member: Consumer) -> None:
-        """Give a member nothing more, and forget its pool if it was the last."""
+        """Remove a member, and its pool if it was the last."""
         pool.leave(member)
         if not pool and self._pools.get(pool.name) is pool:
             del self._pools[pool.name]
@@ -205,24 +205,24 @@ class Pools:
                 self._pools.clear()  # a dict that was large keeps its table until then
 
     def stop(self) -> None:
-        """Give nobody anything more."""
+        """Assign no further member."""
         self._stopped = True
         for pool in self._pools.values():
             pool.stop()
 
 
 class MemberLease:
-    """The members, one of each pool, that one message has been given to."""
+    """The members, one of each pool, that are assigned to one message."""
 
     __slots__ = ("_held",)
 
     def __init__(self) -> None:
         self._held: dict[Consumer, Pool] = {}
 
-    async def take(self, pools: Iterable[Pool], listeners: Listeners) -> bool:
-        """Wait for a member of each pool; False if one has nobody left, or is to begin nothing."""
+    async def take(self, pools: Iterable[Pool], consumers: FindConsumers) -> bool:
+        """Wait for a member of each pool; return False if one has none for the mailbox, or the bus is closing."""
         for pool in pools:
-            member = await pool.take(listeners)
+            member = await pool.take(consumers)
             if member is None:
                 return False
             self._held[member] = pool
@@ -230,26 +230,26 @@ class MemberLease:
 
     @property
     def members(self) -> list[Consumer]:
-        """Return who has been given the message and is not through with it."""
+        """Return the assigned members that have not finished."""
         return list(self._held)
 
-    async def replace(self, member: Consumer, listeners: Listeners) -> Consumer | None:
-        """Give a member's message to another of its pool; None if there is nobody."""
+    async def replace(self, member: Consumer, consumers: FindConsumers) -> Consumer | None:
+        """Assign the message to another member of the same pool; return None if there is none."""
         pool = self._held[member]
-        self.give_back(member)
-        other = await pool.take(listeners)
+        self.release(member)
+        other = await pool.take(consumers)
         if other is not None:
             self._held[other] = pool
         return other
 
-    def give_back(self, member: Consumer) -> None:
-        """Let go of a member that is through."""
+    def release(self, member: Consumer) -> None:
+        """Release a member that has finished."""
         pool = self._held.pop(member, None)
         if pool is not None:
-            pool.give_back(member)
+            pool.release(member)
 
-    def release(self, *, unused: bool = False) -> None:
-        """Let go of everybody; they are next if they were not needed."""
+    def release_all(self, *, unused: bool = False) -> None:
+        """Release every member; `unused` ones are next."""
         for member, pool in self._held.items():
-            pool.give_back(member, unused=unused)
+            pool.release(member, unused=unused)
         self._held.clear()

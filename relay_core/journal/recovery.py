@@ -25,12 +25,11 @@ import orjson
 from relay_core.journal.journal import sync_file_system
 from relay_core.journal.segment import read_segment, segments
 from relay_core.storage.atomic_file import is_full
-from relay_core.storage.maildir import CUR, FAILED, NEW, STATES, Maildir
+from relay_core.storage.maildir import ANY_SIZE, CUR, FAILED, NEW, STATES, Maildir
 from relay_core.storage.trusted_file import UntrustedFile
 
 logger = logging.getLogger(__name__)
 
-_NO_LIMIT = 1 << 40
 _NOT_WHOLE = object()
 _FOREIGN = object()
 """A file of another user: not ours to repair."""
@@ -57,14 +56,10 @@ class JournaledMove:
 class Recovered:
     """The outcome of a recovery."""
 
-    repaired: int = 0
-    """Messages whose place in the Maildir disagreed with the journal."""
     completed: list[str] = field(default_factory=list)
     """Transactions without "sync" that a kill had interrupted, and that are carried out now."""
     unfinished: list[JournaledMove] = field(default_factory=list)
     """Moves for which the disk had no space: the segments must stay until there is some."""
-    outcomes: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Dedupe id → the outcome of its publish."""
 
 
 class _LastMoves:
@@ -110,8 +105,8 @@ def recover(
 ) -> Recovered:
     """Bring the Maildir in line with the journal's segments in a directory, and make it durable.
 
-    The segments stay until the caller has passed on the outcomes. It then journals `completed` as done, so that those
-    transactions are not carried out again. `note` is called with every record.
+    `note` is called with every record. The caller journals `completed` as done, so that those transactions are not
+    carried out again, and checkpoints the segments.
     """
     recovered = Recovered()
     last = _LastMoves()
@@ -121,13 +116,9 @@ def recover(
             note(record)
             last.add(record)
             synced = synced or record.get("sync", False)
-            if record.get("result") is not None:
-                recovered.outcomes[record["dedupe"]] = record["result"]
-            elif "dedupe" in record:
-                recovered.outcomes.pop(record["dedupe"], None)  # it was struck
     for move in last.moves.values():
         try:
-            recovered.repaired += restore(maildir(move.mailbox), move, make_room)
+            restore(maildir(move.mailbox), move, make_room)
         except OSError as error:
             if not is_full(error):
                 raise
@@ -135,7 +126,7 @@ def recover(
             if move.op == "failed":
                 _claim(maildir(move.mailbox), move.message)  # it must not be delivered meanwhile
     for mailbox, message in last.begun:
-        recovered.repaired += _claim(maildir(mailbox), message)
+        _claim(maildir(mailbox), message)
     unfinished = {move.transaction for move in recovered.unfinished}
     recovered.completed = [transaction for transaction in last.pending if transaction not in unfinished]
     if synced:
@@ -143,19 +134,19 @@ def recover(
     return recovered
 
 
-def _claim(box: Maildir, message: str) -> bool:
+def _claim(box: Maildir, message: str) -> None:
     """Move a message to cur/ if it is only in new/; if the disk has no space even for that, it stays."""
     try:
-        return box.whereabouts(message) == {NEW} and box.claim(message)
+        if box.whereabouts(message) == {NEW}:
+            box.claim(message)
     except OSError as error:
         if not is_full(error):
             raise
         logger.error("%s: the disk is full, and %s is delivered although it was claimed before", box.path, message)
-        return False
 
 
-def restore(box: Maildir, move: JournaledMove, make_room: Callable[[], bool]) -> int:
-    """Bring one message in line with the journal; return 1 if it was not.
+def restore(box: Maildir, move: JournaledMove, make_room: Callable[[], bool]) -> None:
+    """Bring one message in line with the journal.
 
     Raises:
         OSError: if a file cannot be written even after all possible space was freed.
@@ -168,41 +159,38 @@ def restore(box: Maildir, move: JournaledMove, make_room: Callable[[], bool]) ->
                 raise
 
 
-def _restore(box: Maildir, op: str, message: str, data: Any) -> int:
+def _restore(box: Maildir, op: str, message: str, data: Any) -> None:
     found = {state: content for state in STATES if (content := _content(box, state, message)) is not _NOT_WHOLE}
-    changed = False
     if op in ("new", "again"):
         if op == "again" and found.keys() & {NEW, CUR}:
-            changed = box.remove(FAILED, message)
+            box.remove(FAILED, message)
         elif not found or (op == "again" and found.keys() == {FAILED}):
             _clear(box, message)
             box.create(sync=False)  # the whole file system is synced at the end
             box.write(message, orjson.dumps(data))
-            return 1
+            return
         if found.get(NEW, _FOREIGN) not in (data, _FOREIGN):  # the version before it failed and was replayed
             box.remove(NEW, message)
             box.write(message, orjson.dumps(data))
-            changed = True
     elif op == "failed":
         if found.get(FAILED, _NOT_WHOLE) not in (data, _FOREIGN):
             box.create(sync=False)  # the whole file system is synced at the end
             box.write_failed(message, orjson.dumps(data))
-            changed = True
-        changed = box.remove(NEW, message) or changed
-        changed = box.remove(CUR, message) or changed
+        box.remove(NEW, message)
+        box.remove(CUR, message)
     elif op == "gone":
-        changed = _clear(box, message)
-    return int(changed)
+        _clear(box, message)
 
 
-def _clear(box: Maildir, message: str) -> bool:
-    return any([box.remove(state, message) for state in STATES])
+def _clear(box: Maildir, message: str) -> None:
+    for state in STATES:
+        box.remove(state, message)
 
 
 def _content(box: Maildir, state: str, message: str) -> Any:
     """Return the decoded content of a complete file: power loss leaves empty or zeroed ones."""
     try:
-        return orjson.loads(box.read(state, message, limit=_NO_LIMIT))
+        return orjson.loads(box.read(state, message, limit=ANY_SIZE))
     except UntrustedFile:
         return _FOREIGN
     except (FileNotFoundError, ValueError):

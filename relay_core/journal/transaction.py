@@ -14,10 +14,9 @@ from typing import Any
 
 from relay_core.journal.segment import JournalOp, transaction_line
 from relay_core.storage.atomic_file import is_full
-from relay_core.storage.maildir import CUR, FAILED, NEW, STATES, Maildir
+from relay_core.storage.maildir import ANY_SIZE, CUR, FAILED, NEW, STATES, Maildir
 from relay_core.storage.trusted_file import UntrustedFile
 
-_ANY_SIZE = 1 << 40
 _ROOM_TO_AMEND = 512
 _ROOM_PER_MOVE = 256
 
@@ -128,7 +127,7 @@ def _on_disk(move: Move) -> list[JournalOp]:
     """Return the ops that leave a message where it is."""
     for state, kind in ((FAILED, "failed"), (CUR, "new"), (NEW, "new")):
         try:
-            data = move.maildir.read(state, move.message_id, limit=_ANY_SIZE)
+            data = move.maildir.read(state, move.message_id, limit=ANY_SIZE)
         except (OSError, UntrustedFile):
             continue
         ops: list[JournalOp] = [(kind, move.mailbox, move.message_id, data)]

@@ -3,8 +3,8 @@
 Per target, in this order: pressure → breaker → budget copy → durable store → hand over. The copies of one publish are
 one transaction (journal/commit.py): they are stored together, and each fails for itself.
 
-1. Room in a mailbox is reserved in the same step as the pressure check, so that concurrent publishes cannot overshoot;
-   the commit turns the reservation into depth or gives it back.
+1. Space in a mailbox is reserved in the same step as the pressure check, so that concurrent publishes cannot exceed the
+   limit; the commit turns the reservation into depth or releases it.
 2. A half-open breaker's permit goes with the copy that took it. While older messages wait, the oldest is the probe and
    a new message is refused.
 3. Without a handler, a stored copy is the breaker's one outcome; otherwise the dispatcher records it after the
@@ -92,22 +92,22 @@ class Deliver:
         copies = [copy for target in publication.targets if (copy := self._prepare(publication, target))]
         if not copies:
             return None
-        change = _Store(self, publication, copies)
-        if not self.commits.commit_now(change, atomic=publication.replaces is not None):
-            return self._finish(change)
-        if change.fanout is not None:
-            return change.fanout.wait()
-        change.raise_error()
+        store = _Store(self, publication, copies)
+        if not self.commits.commit_now(store, atomic=publication.replaces is not None):
+            return self._finish(store)
+        if store.fanout is not None:
+            return store.fanout.wait()
+        store.raise_error()
         return None
 
-    async def _finish(self, change: _Store) -> None:
-        await self.commits.commit(change)
-        change.raise_error()
-        if change.fanout is not None:
-            await change.fanout.wait()
+    async def _finish(self, store: _Store) -> None:
+        await self.commits.commit(store)
+        store.raise_error()
+        if store.fanout is not None:
+            await store.fanout.wait()
 
     def _prepare(self, publication: Publication, target: Target) -> TargetCopy | None:
-        """Take one target through its gates; None if it refuses."""
+        """Take one target through its gates; return None if it refuses."""
         mailbox = target.mailbox
         limits = self.settings.config.reliability.backpressure
         if limits.enabled:
@@ -129,7 +129,7 @@ class Deliver:
             if probe and mailbox.depth and mailbox.is_handled:
                 self.breakers.release(mailbox.hash)
                 self.dispatch.wake(mailbox)
-                self._refuse(publication, target, Reason.CIRCUIT_OPEN, "circuit half open: older mail is first")
+                self._refuse(publication, target, Reason.CIRCUIT_OPEN, "circuit half open: older messages are first")
                 return None
         address = publication.subject
         if target.address is not None:
@@ -146,7 +146,7 @@ class Deliver:
         return TargetCopy(target, budget, publication.encode(address, budget), delivery, probe)
 
     def _spend(self, budget: Budget, subject: str) -> Budget:
-        """Return the copy for a target; publishes of one millisecond share a budget, and so its copies."""
+        """Return the budget of a target's copy; publishes of one millisecond share a budget, and so its copies."""
         if budget is not self._budget:
             self._budget, self._spent = budget, {}
         copy = self._spent.get(subject)
@@ -199,7 +199,7 @@ class _Store(Transaction):
             self._replace(publication.replaces, copies)
 
     def _outcome(self) -> PublishResult:
-        """Return the outcome as far as it rests on what is stored."""
+        """Return the outcome that follows from the stored copies."""
         takers = 0
         rejected = list(self._publication.rejected or ())
         for position, copy in enumerate(self._copies):
@@ -224,7 +224,7 @@ class _Store(Transaction):
         return outcome.to_wire() if outcome.delivered_to else None
 
     def _replace(self, replaced: Move, copies: list[TargetCopy]) -> None:
-        """End a dead letter in the same change: by its own copy, or as an op of its own."""
+        """End a dead letter in the same transaction: as the copy for its own mailbox, or as an additional move."""
         for copy in copies:
             if (copy.mailbox, copy.message_id) == (replaced.mailbox, replaced.message_id):
                 copy.kind = "again"
@@ -232,16 +232,16 @@ class _Store(Transaction):
         self.moves = [*copies, replaced]
 
     def raise_error(self) -> None:
-        """Raise what kept everything from being stored, if anything did.
+        """Raise the error if the whole transaction failed.
 
         Raises:
-            StorageError: if so.
+            StorageError: if no copy was stored.
         """
         if self.error is not None:
             raise storage_error("store in", self._copies[0].target.mailbox.maildir.path, self.error) from self.error
 
     def settle(self) -> None:
-        """Count each copy, and hand over those that were stored. Runs on the loop, in commit order."""
+        """Hand over the copies that were stored, and record the failure of the others."""
         stored = self.error is None and (
             self.failures is None or any(self.failure(place) is None for place, _ in enumerate(self._copies))
         )
@@ -262,22 +262,22 @@ class _Store(Transaction):
     def _took(self, copy: TargetCopy) -> None:
         deliver, publication, target, delivery = self._deliver, self._publication, copy.target, copy.delivery
         mailbox = target.mailbox
-        if publication.reply_to is not None:  # before it is handed over: the answer may come at once
+        if publication.reply_to is not None:  # before the hand-over: the answer may come immediately
             deliver.replies.sent(mailbox.subject, publication.address(target), publication.id, publication.reply_to)
         awaited = target.awaited is not None and publication.waits
         now = deliver.clock.monotonic()
         delivery.stored_ms = publication.created_ms + (now - publication.started) * 1000
-        item = None
+        message = None
         if copy.probe or awaited or mailbox.wants(len(copy.data)):
-            item = publication.item(publication.address(target), copy.budget, copy.data, delivery)
-            item.probe = copy.probe
-            item.stored_at = now
+            message = publication.message(publication.address(target), copy.budget, copy.data, delivery)
+            message.probe = copy.probe
+            message.stored_at = now
             if awaited:
                 if self.fanout is None:
                     self.fanout = deliver.fanouts(publication)
-                self.fanout.expect(item, target)
-                item.fanout = self.fanout
-        mailbox.arrived(publication.id, item)
+                self.fanout.expect(target)
+                message.fanout = self.fanout
+        mailbox.arrived(publication.id, message)
         if not awaited:
             publication.delivered += target.weight
             if target.adapter is not None:

@@ -4,10 +4,10 @@
    performative ``failure`` goes to that subject, from ``relay.adapter.{id}`` if it was an adapter's, else from
    ``relay.system.bus``, with the message as its parent. Its `platform_data` says which message, why (code), and whether
    other targets took it (partial).
-2. One notice per message: none for a failure notice, and none when a replay fails again. It is the
-   bus that sends it, so it may also go to the adapter that failed: to another chat or agent there.
+2. One notice per message: none for a failure notice, and none when a replay fails again. The bus sends it, so it may
+   also go to the adapter that failed: to another chat or agent there.
 3. A notice must arrive although the message itself could go no further: the access rules hold, but neither the rate
-   limit nor the budget gate. Messages that follow from it inherit the message's hops and ancestors.
+   limit nor the budget gate. Messages published because of it inherit the message's hops and ancestors.
 4. If `reply_to` has no target, no notice is sent. Messages that a crash interrupted are dead-lettered before there are
    consumers; their notices wait until their subject has a target: an endpoint at once, an adapter when it is added.
 """
@@ -78,15 +78,15 @@ class FailureNotices:
             else:
                 self._waiting.append(notice)
 
-    def _on_dead_letter(self, item: StoredMessage, partial: bool) -> None:
-        envelope = item.envelope
-        if item.delivery.kind == TargetKind.NONE or envelope.reply_to is None:
-            return  # it had no target, which its publisher knows already
+    def _on_dead_letter(self, message: StoredMessage, partial: bool) -> None:
+        envelope = message.envelope
+        if message.delivery.kind == TargetKind.NONE or envelope.reply_to is None:
+            return  # it had no target: its publisher got that result
         if envelope.replays or _is_failure(envelope.payload):
             return
         if not self._may_notify(envelope.sender, envelope.reply_to):
             return
-        notice = self._write(item, envelope.reply_to, partial)
+        notice = self._write(message, envelope.reply_to, partial)
         if not self._open:
             self._waiting.append(notice)
         elif self._has_target(notice):
@@ -101,8 +101,8 @@ class FailureNotices:
             return True
         return not isinstance(self._bindings.find(sender, reply_to), str)
 
-    def _write(self, item: StoredMessage, reply_to: str, partial: bool) -> Publication:
-        envelope, delivery, config = item.envelope, item.delivery, self._settings.config
+    def _write(self, message: StoredMessage, reply_to: str, partial: bool) -> Publication:
+        envelope, delivery, config = message.envelope, message.delivery, self._settings.config
         asked = envelope.payload if isinstance(envelope.payload, dict) else {}
         payload = StandardPayload(
             content=delivery.reason or "",
@@ -113,7 +113,7 @@ class FailureNotices:
         )
         sender = BUS_SENDER
         if delivery.kind == TargetKind.ADAPTER:
-            sender = adapter_subject(adapter_of(delivery.target_subject))  # lanes are its own affair
+            sender = adapter_subject(adapter_of(delivery.target_subject))  # without the lane
         now, spent = self._clock.now_ms(), envelope.budget
         notice = Publication(reply_to, payload, sender, parent_id=envelope.id)
         notice.stamp(
@@ -145,7 +145,7 @@ class FailureNotices:
         try:
             await finish(begin_pipeline(self._stages, notice))
         except RelayError as error:
-            logger.warning("%s is not told that %s failed: %s", notice.subject, notice.parent_id, error.message)
+            logger.warning("%s gets no notice that %s failed: %s", notice.subject, notice.parent_id, error.message)
 
 
 def _is_failure(payload: Any) -> bool:

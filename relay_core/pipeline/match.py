@@ -4,7 +4,7 @@
 2. An adapter that takes both gets it once.
 3. While a mailbox is being created, the others are reserved, so that none is removed as empty. A mailbox that cannot be
    created is a failure of its target alone.
-4. A broadcast reaches no reply mailbox, and a message to one goes to no adapter besides (rules/replies.py).
+4. A broadcast reaches no reply mailbox, and a message to one goes to no adapter (rules/replies.py).
 """
 
 from __future__ import annotations
@@ -61,25 +61,24 @@ class Match:
             publication.targets = self._allowed(publication, self._mailboxes.select(publication.subject))
             self._check_size(publication)
             return None
-        found = (
-            self._find(publication, publication.subject)
-            if not publication.is_chat_inbound
-            else self._find_chat(publication)
-        )
+        if publication.is_chat_inbound:
+            found = self._find_chat(publication)
+        else:
+            found = self._find(publication, publication.subject)
         publication.targets = [target for target in found if isinstance(target, Target)]
         if len(publication.targets) < len(found) or self._begins_conversation(publication):
             return self._open(publication, found)
         return None
 
     def _find(
-        self, publication: Publication, subject: str, address: str | None = None, besides: Sequence[AdapterRoute] = ()
+        self, publication: Publication, subject: str, address: str | None = None, exclude: Sequence[AdapterRoute] = ()
     ) -> list[Target | OpenTarget]:
         """Return the targets of a subject."""
         endpoint = self._mailboxes.endpoint(subject)
         if endpoint is not None and is_reply(subject):
             return [Target(endpoint, address=address)]
         hosts = self._adapters.matching(subject, publication.origin)
-        found: list[Target | OpenTarget] = [host.target(subject, address) for host in hosts if host not in besides]
+        found: list[Target | OpenTarget] = [host.target(subject, address) for host in hosts if host not in exclude]
         if endpoint is not None:
             found.insert(0, Target(endpoint, address=address))
         elif not subject.startswith(ADAPTER_PREFIX) and (listeners := self._listeners(subject)):

@@ -1,8 +1,8 @@
 """One publish on its way through a pipeline.
 
 The request is given to the constructor and the stamp to `stamp`; neither changes afterwards. The stages write the rest.
-Most of that keeps its default for most publishes, so the defaults belong to the class and an instance holds only what
-differs.
+Most of these keep their defaults for most publishes, so the defaults belong to the class and an instance holds only
+the differences.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from relay_core.storage.stored_message import StoredMessage
 
 
 class Unstored(NamedTuple):
-    """A copy that its target's directory refused."""
+    """A copy that could not be stored."""
 
     target: Target
-    item: StoredMessage
+    message: StoredMessage
     error: OSError
 
 
 class Publication:
-    """The request, its stamp, and what the stages have found so far."""
+    """The request, its stamp, and the results of the stages so far."""
 
     is_broadcast = False
     """Whether the subject is a pattern."""
@@ -59,7 +59,7 @@ class Publication:
     pressure: dict[str, float] | None = None
     adapter_results: list[AdapterResult] | None = None
     failures: list[str] | None = None
-    """Why targets that should have taken it did not."""
+    """The reasons why targets did not take it."""
     unstored: list[Unstored] | None = None
     result: PublishResult | None = None
     """Set as soon as the outcome is settled."""
@@ -103,7 +103,7 @@ class Publication:
         self.replayed_at = replayed_at
 
     def stamp(self, id: str, created_ms: int, started: float, *, trace_id: str, budget: Budget, data: bytes) -> None:
-        """Set what the stages `Validate` and `Stamp` set for a new message: for messages that enter later."""
+        """Set the fields that `Validate` and `Stamp` set, for messages that skip these stages."""
         self.id, self.trace_id = id, trace_id
         self.created_ms, self.started = created_ms, started
         self.budget = budget
@@ -111,49 +111,49 @@ class Publication:
 
     @property
     def is_durable(self) -> bool:
-        """Whether anything was left on disk, so that a retry must not publish again."""
+        """Return True if anything was stored, so that a retry must not publish again."""
         if self.delivered or self.failures or self.rejected is None:
             return True
         return self.rejected[0].reason == Reason.BUDGET_EXCEEDED
 
     def reject(self, endpoint_hash: str, reason: str) -> None:
-        """Note a refusal."""
+        """Add a refusal."""
         if self.rejected is None:
             self.rejected = []
         self.rejected.append(Rejection(endpoint_hash=endpoint_hash, reason=reason))
 
     def note_pressure(self, endpoint_hash: str, pressure: float) -> None:
-        """Note how full a mailbox is."""
+        """Add the pressure of a mailbox."""
         if self.pressure is None:
             self.pressure = {endpoint_hash: pressure}
         else:
             self.pressure[endpoint_hash] = pressure
 
     def note_adapter(self, result: AdapterResult) -> None:
-        """Note what an adapter did."""
+        """Add the result of an adapter."""
         if self.adapter_results is None:
             self.adapter_results = []
         self.adapter_results.append(result)
 
     def note_failure(self, reason: str) -> None:
-        """Note why a target that should have taken it did not."""
+        """Add the reason why a target did not take it."""
         if self.failures is None:
             self.failures = []
         self.failures.append(reason)
 
     def note_unstored(self, target: Target, budget: Budget, data: bytes, delivery: Delivery, error: OSError) -> None:
-        """Note a copy that its target's directory refused."""
+        """Add a copy that could not be stored."""
         if self.unstored is None:
             self.unstored = []
-        self.unstored.append(Unstored(target, self.item(self.address(target), budget, data, delivery), error))
+        self.unstored.append(Unstored(target, self.message(self.address(target), budget, data, delivery), error))
 
     def settle(self) -> PublishResult:
-        """Fix the outcome, which ends the run."""
+        """Set the result, which ends the run."""
         self.result = self.outcome()
         return self.result
 
     def outcome(self) -> PublishResult:
-        """Return the outcome from what the stages have found so far."""
+        """Return the outcome so far."""
         return trusted(
             PublishResult,
             {
@@ -199,8 +199,8 @@ class Publication:
             stored["origin"] = self.origin
         return orjson.dumps(stored)
 
-    def item(self, subject: str, budget: Budget, data: bytes, delivery: Delivery) -> StoredMessage:
-        """Return a target's copy in hand, with a payload of its own."""
+    def message(self, subject: str, budget: Budget, data: bytes, delivery: Delivery) -> StoredMessage:
+        """Return a target's copy as a message in memory, with a separate payload object."""
         envelope = trusted(
             Envelope,
             {
@@ -248,6 +248,6 @@ class Publication:
             None,
             None,
             None,
-            self.replays,
+            self.replays,  # positional like the others: keywords take a tenth longer, on every publish
             self.replay_of,
         )

@@ -2,7 +2,7 @@
 
 Every publish by a caller begins here, from the library, an adapter or the socket. `begin` is the synchronous fast path:
 it runs the stages until one of them has to wait. Storing with durability ``os`` never waits, so such a publish costs
-neither a task nor a future; with ``fsync`` the commit is what it waits for.
+neither a task nor a future; with ``fsync`` it waits for the commit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where a message can go: its targets, and what the pipeline needs to know of adapters (`relay_core.adapters`)."""
+"""The targets of a message, and the interface of adapters that the pipeline uses (`relay_core.adapters`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from relay_core.storage.mailbox import Mailbox
 
 
 class Target:
-    """A mailbox that a message is meant for."""
+    """A mailbox that a message is sent to."""
 
     __slots__ = ("adapter", "address", "awaited", "mailbox", "weight")
 
@@ -39,7 +39,7 @@ OpenMailbox = Callable[[str, str], Awaitable[Mailbox]]
 
 
 class AdapterRoute(Protocol):
-    """A running adapter, as a place for messages."""
+    """A running adapter, as a target of messages."""
 
     @property
     def mailbox(self) -> Mailbox:
@@ -56,7 +56,7 @@ class AdapterRoute(Protocol):
 
 
 class AdapterRouting(Protocol):
-    """Which adapters take a message, and whose subjects are people's."""
+    """Finds the adapters that take a message, and recognises the subjects of people."""
 
     def matching(self, subject: str, origin: str | None = None) -> Sequence[AdapterRoute]:
         """Return the adapters that take a subject's messages, highest priority first, without their origin."""

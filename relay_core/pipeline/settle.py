@@ -57,16 +57,17 @@ class Settle:
         Raises:
             StorageError: if nothing was stored, and either the disk is full or nothing could be kept.
         """
+        first = unstored[0]
+        problem = storage_error("store in", first.target.mailbox.maildir.path, first.error)
         if not publication.delivered and not publication.failures and all(is_full(copy.error) for copy in unstored):
-            target, _, error = unstored[0]
-            raise storage_error("store in", target.mailbox.maildir.path, error) from error
+            raise problem from first.error
         kept = 0
-        for target, item, error in unstored:
+        for target, message, error in unstored:
             reason = f"could not be stored: {error}"
             partial = publication.delivered > 0
             lost = await self._dead_letter_writer.dead_letter(
                 target.mailbox,
-                item,
+                message,
                 code=Code.STORE_FAILED,
                 reason=reason,
                 partial=partial,
@@ -77,8 +78,7 @@ class Settle:
             kept += lost is None
             publication.note_failure(reason)
         if not publication.delivered and not kept:
-            target, _, error = unstored[0]
-            raise storage_error("store in", target.mailbox.maildir.path, error) from error
+            raise problem from first.error
         self._finish(publication)
 
 
@@ -99,12 +99,12 @@ class SubjectDeadLetters:
         mailbox = await self._open_mailbox(subject, TargetKind.NONE)
         data = publication.encode(subject, publication.budget)
         delivery = publication.delivery(mailbox.hash, TargetKind.NONE, subject, status, publication.budget)
-        item = publication.item(subject, publication.budget, data, delivery)
-        mailbox.reserved += 1  # so that it is not removed as empty meanwhile
+        message = publication.message(subject, publication.budget, data, delivery)
+        mailbox.reserved += 1  # so that the mailbox is not removed as empty meanwhile
         try:
             error = await self._dead_letter_writer.dead_letter(
                 mailbox,
-                item,
+                message,
                 code=code,
                 reason=reason,
                 stage="gate",

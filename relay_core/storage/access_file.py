@@ -34,13 +34,12 @@ class AccessControl:
         self._read = read
         self._lock = threading.RLock()
         self._loaded = False
-        # None stands for no rules, the common case: one attribute test on the publish path. A text is why the file is
-        # broken.
+        # None stands for no rules, the common case: one attribute test on the publish path. A text is the problem.
         self._table: AccessTable | str | None = f"{path} has not been loaded yet"
 
     @property
     def broken(self) -> str | None:
-        """Return what is wrong with the rules file, or None."""
+        """Return the problem with the rules file, or None."""
         return self._table if isinstance(self._table, str) else None
 
     def rules(self) -> list[AccessRule]:
@@ -58,7 +57,7 @@ class AccessControl:
         return table.check(sender, subject)
 
     def load(self) -> None:
-        """Read the rules file; `broken` says what is wrong with it. Blocks."""
+        """Read the rules file; `broken` has the problem if it cannot be used. Blocks."""
         with self._lock:
             try:
                 self._apply(parse_rules(self._read(self._path)))

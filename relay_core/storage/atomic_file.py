@@ -62,6 +62,13 @@ def fsync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all of the data, in several parts if the kernel takes less at once."""
+    written = os.write(descriptor, data)
+    while written < len(data):
+        written += os.write(descriptor, data[written:])
+
+
 def is_full(error: OSError) -> bool:
     """Return True if an error means that the disk or the quota is full."""
     return error.errno in _FULL
@@ -81,9 +88,7 @@ def storage_error(verb: str, path: Path, error: OSError) -> StorageError:
 def _write(path: Path, data: bytes, mode: int, *, sync: bool) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     try:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(descriptor, rest) :]
+        write_all(descriptor, data)
         if sync:
             os.fsync(descriptor)
     finally:

@@ -225,6 +225,6 @@ class _Inotify:
         os.close(self.descriptor)
 
 
-def _last_error(what: str) -> OSError:
+def _last_error(name: str) -> OSError:
     number = ctypes.get_errno()
-    return OSError(number, os.strerror(number), what)
+    return OSError(number, os.strerror(number), name)

@@ -29,7 +29,8 @@ from relay_core.storage.maildir import CUR, FAILED, NEW, Maildir
 from relay_core.storage.stored_message import BadFile, StoredMessage
 
 _MEMORY_BYTES = 16 * 1024 * 1024
-_ITEM_BYTES = 3 * 1024
+_OVERHEAD_BYTES = 3 * 1024
+"""Memory that a message takes besides its bytes."""
 _NAME_LENGTH = len("01ARZ3NDEKTSV4RRFFQ69G5FAV.json")
 
 
@@ -183,17 +184,17 @@ class Mailbox:
 
     def wants(self, size: int) -> bool:
         """Return True if a message about to be stored should stay in memory."""
-        return self.is_handled and self.memory.left >= size + _ITEM_BYTES
+        return self.is_handled and self.memory.left >= size + _OVERHEAD_BYTES
 
-    def arrived(self, message_id: str, item: StoredMessage | None) -> None:
-        """Turn reserved space into a waiting message; `item` if it stays in memory."""
+    def arrived(self, message_id: str, message: StoredMessage | None) -> None:
+        """Turn reserved space into a waiting message; `message` is given if it stays in memory."""
         self.reserved -= 1
         self.degraded = None
         self._known.add(message_id)
         self._waiting.append(message_id)
-        if item is not None:
-            self.fresh[message_id] = item
-            self.memory.left -= len(item.data) + _ITEM_BYTES
+        if message is not None:
+            self.fresh[message_id] = message
+            self.memory.left -= len(message.data) + _OVERHEAD_BYTES
         if self._arrivals:
             self._notify_arrival()
 
@@ -214,23 +215,23 @@ class Mailbox:
             if not arrival.done():
                 arrival.set_result(None)
 
-    def requeue(self, item: StoredMessage) -> bool:
+    def requeue(self, message: StoredMessage) -> bool:
         """Return a claimed message whose handling has not begun to its place in the queue; False if it is gone.
 
         Raises:
             OSError: if the file cannot be moved; the message stays claimed.
         """
-        if not self.maildir.unclaim(item.id):
+        if not self.maildir.unclaim(message.id):
             return False
-        del self.claimed[item.id]
-        self._known.add(item.id)
-        ahead = takewhile(lambda waiting: waiting < item.id, self._waiting)  # older messages requeued before it
-        self._waiting.insert(sum(1 for _ in ahead), item.id)
-        item.probe = False
-        item.delivery.status = Status.NEW
+        del self.claimed[message.id]
+        self._known.add(message.id)
+        ahead = takewhile(lambda waiting: waiting < message.id, self._waiting)  # older messages requeued before it
+        self._waiting.insert(sum(1 for _ in ahead), message.id)
+        message.probe = False
+        message.delivery.status = Status.NEW
         # Regardless of the memory budget: only this object refers to the fan-out that waits for its outcome.
-        self.fresh[item.id] = item
-        self.memory.left -= len(item.data) + _ITEM_BYTES
+        self.fresh[message.id] = message
+        self.memory.left -= len(message.data) + _OVERHEAD_BYTES
         self._notify_arrival()
         return True
 
@@ -277,24 +278,24 @@ class Mailbox:
         """
         claimed = self.maildir.claim(message_id)
         self._known.discard(message_id)
-        item = self._recall(message_id)
+        message = self._recall(message_id)
         if not claimed:
             return None
-        if item is None:
+        if message is None:
             read = self.read(CUR, message_id)
             if isinstance(read, BadFile):
                 return read
-            item = read
-        item.delivery.status = Status.CUR
-        self.claimed[message_id] = item
-        return item
+            message = read
+        message.delivery.status = Status.CUR
+        self.claimed[message_id] = message
+        return message
 
     def _recall(self, message_id: str) -> StoredMessage | None:
         """Remove a message from memory and return it, if it is there."""
-        item = self.fresh.pop(message_id, None)
-        if item is not None:
-            self.memory.left += len(item.data) + _ITEM_BYTES
-        return item
+        message = self.fresh.pop(message_id, None)
+        if message is not None:
+            self.memory.left += len(message.data) + _OVERHEAD_BYTES
+        return message
 
     def read(self, state: str, message_id: str) -> StoredMessage | BadFile:
         """Read a message from disk.

@@ -26,11 +26,13 @@ import os
 import shutil
 from pathlib import Path
 
-from relay_core.storage.atomic_file import fsync_directory
+from relay_core.storage.atomic_file import fsync_directory, write_all
 from relay_core.storage.trusted_file import UntrustedFile, check_owner, read_regular_file
 
 NEW, CUR, FAILED, TMP = "new", "cur", "failed", "tmp"
 STATES = (NEW, CUR, FAILED)
+ANY_SIZE = 1 << 40
+"""A limit for `Maildir.read` that no file exceeds."""
 
 _CREATE = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _UNNAMED = getattr(os, "O_TMPFILE", 0) | os.O_WRONLY | os.O_CLOEXEC
@@ -83,7 +85,7 @@ class Maildir:
             self._unnamed = False
             return self._write_named(message_id, data)
         try:
-            _write_all(fd, data)
+            write_all(fd, data)
             # With src_dir_fd Python uses linkat, the only call that follows this link.
             os.link(
                 f"/proc/self/fd/{fd}",
@@ -241,15 +243,9 @@ def _write_file(path: str, data: bytes) -> None:
         os.unlink(path)
         fd = os.open(path, _CREATE, 0o600)
     try:
-        _write_all(fd, data)
+        write_all(fd, data)
     except OSError:
         os.unlink(path)
         raise
     finally:
         os.close(fd)
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    written = os.write(fd, data)
-    while written < len(data):
-        written += os.write(fd, data[written:])

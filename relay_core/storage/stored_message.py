@@ -1,4 +1,4 @@
-"""A message as a mailbox holds it in memory, and files in a mailbox that are no messages."""
+"""A message as a mailbox holds it in memory, and files in a mailbox that are not messages."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from relay_core.messages.envelope import Envelope
 class FanoutListener(Protocol):
     """Decides the outcome of a publish with several targets."""
 
-    def succeeded(self, item: StoredMessage) -> None:
-        """Note that a target took its copy."""
+    def succeeded(self, message: StoredMessage) -> None:
+        """Count a target that took its copy."""
         ...
 
-    def failed(self, item: StoredMessage, code: str, reason: str) -> None:
+    def failed(self, message: StoredMessage, code: str, reason: str) -> None:
         """Take over a copy that its target failed, still claimed; the fan-out decides whether to dead-letter it."""
         ...
 
-    def postponed(self, item: StoredMessage) -> None:
-        """Note that a target has requeued its copy."""
+    def postponed(self, message: StoredMessage) -> None:
+        """Count a target that has requeued its copy."""
         ...
 
 
@@ -37,9 +37,9 @@ class StoredMessage:
     stored_at: float = 0.0
     """Monotonic time at which this process stored it; 0 if it was read from disk."""
     fanout: FanoutListener | None = None
-    """Decides what a failure means if the publish has other targets."""
+    """Set if the publish has other targets: it decides what happens to a failed copy."""
     ended: bool = False
-    """Whether its end is already recorded."""
+    """Whether its completion is already recorded."""
 
     @property
     def id(self) -> str:

@@ -25,7 +25,7 @@ from contextlib import suppress
 from itertools import count
 
 from relay_core.core import RelayCore
-from relay_core.dispatch.consumer import End, Requeue
+from relay_core.dispatch.consumer import Ack, Requeue
 from relay_core.dispatch.subscriptions import Subscription
 from relay_core.dispatch.worker_pool import Pool
 from relay_core.errors import Closed, NotFound, RelayError
@@ -129,13 +129,13 @@ class PushConsumers:
         return len(self._subscriptions.get(connection, ()))
 
     async def push(
-        self, connection: Connection, subscription_id: str, envelope: Envelope, end: End, *, starts: bool = False
+        self, connection: Connection, subscription_id: str, envelope: Envelope, ack: Ack, *, starts: bool = False
     ) -> None:
         """Send a message and wait for the client's answer."""
         # Without `starts` the dispatcher enforces the timeout.
         limit = self._relay.config.dispatch.handler_timeout_ms / 1000 if starts else None
         delivery_id = f"{next(self._numbers)}"
-        pushed = _Pushed(subscription_id, starts, end)
+        pushed = _Pushed(subscription_id, starts, ack)
         try:
             try:
                 async with asyncio.timeout(limit):
@@ -182,11 +182,11 @@ class PushConsumers:
         """
         pushed = self._find(connection, delivery_id)
         try:
-            pushed.end()
+            pushed.ack()
         except OSError as error:
             if connection.is_answering:
                 raise storage_error("finish a message in", self._relay.data_dir.path, error) from error
-            pushed.end.close()
+            pushed.ack.close()
         del self._pushed[connection][delivery_id]
         pushed.answered.set_result(None)
 
@@ -223,7 +223,7 @@ class PushConsumers:
     async def _give_back_later(connection: Connection, pool: Pool, member: Subscription) -> None:
         with suppress(Closed):
             await connection.drained()
-        pool.give_back(member)
+        pool.release(member)
 
     def _not_in_flight(self, connection: Connection, delivery_id: str) -> NotFound:
         """Return the error for a late answer, and let the member have other messages again."""
@@ -232,7 +232,7 @@ class PushConsumers:
         )  # it may be about to be overdue, and no other answer will come
         late = self._overdue.get(connection, {}).pop(delivery_id, None)
         if late is not None and late.pool is not None:
-            late.pool.give_back(late)
+            late.pool.release(late)
         return NotFound(
             f"delivery {delivery_id} is not in flight: it was answered, or took longer than the handler timeout",
             what=delivery_id,
@@ -262,9 +262,9 @@ class PushConsumers:
 class _Pushed:
     """A message that was sent to a client."""
 
-    def __init__(self, subscription_id: str, starts: bool, end: End) -> None:
+    def __init__(self, subscription_id: str, starts: bool, ack: Ack) -> None:
         self.subscription_id = subscription_id
-        self.end = end
+        self.ack = ack
         loop = asyncio.get_running_loop()
         self.started: asyncio.Future[None] = loop.create_future()
         self.answered: asyncio.Future[None] = loop.create_future()
@@ -299,19 +299,21 @@ class _Pushed:
 class _Push:
     """The handler behind a connection's subscription."""
 
-    says_end = True
+    takes_ack = True
 
     def __init__(self, consumers: PushConsumers, connection: Connection, starts: bool) -> None:
         self._consumers = consumers
         self._connection = connection
-        self.keeps_time = starts
+        self.enforces_timeout = starts
         """Whether the timeout counts from `start`, which the dispatcher does not see."""
         self.subscription_id = ""
         self.__qualname__ = connection.name or "socket client"
         """The name of its outcomes in listings."""
 
-    async def __call__(self, envelope: Envelope, end: End) -> None:
+    async def __call__(self, envelope: Envelope, ack: Ack) -> None:
         try:
-            await self._consumers.push(self._connection, self.subscription_id, envelope, end, starts=self.keeps_time)
+            await self._consumers.push(
+                self._connection, self.subscription_id, envelope, ack, starts=self.enforces_timeout
+            )
         except RelayError as error:  # too large for a frame
             raise ConsumerFailed(error.message) from error

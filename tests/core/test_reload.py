@@ -1,4 +1,4 @@
-"""Hot reload: the operator's files are changed on disk, and the running bus follows them, or says why not."""
+"""Hot reload: the operator's files are changed on disk, and the running bus follows them, or reports why not."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ async def test_a_field_that_is_taken_out_of_config_json_is_the_programs_again(re
         ),
     ],
 )
-async def test_a_bad_config_json_leaves_the_last_good_one_in_force_and_says_why(
+async def test_a_bad_config_json_leaves_the_last_good_one_in_force_and_is_reported(
     relay: RelayCore, data_dir: Path, data: bytes, problem: str
 ) -> None:
     configure(data_dir, {"reliability": {"rateLimit": {"maxPerWindow": 2}}})
@@ -187,7 +187,7 @@ async def test_new_limits_hold_for_mail_that_waits_already(relay: RelayCore, dat
     configure(data_dir, {"reliability": {"backpressure": {"maxMailboxSize": 4}}})
     await until(lambda: relay.mailboxes()[0].pressure == 1.0)
     result = await relay.publish(A, 5, sender=SENDER)
-    assert [one.reason for one in result.rejected or ()] == ["backpressure"]
+    assert [rejection.reason for rejection in result.rejected or ()] == ["backpressure"]
 
 
 async def test_breakers_keep_their_state_over_a_reload(relay: RelayCore, data_dir: Path) -> None:
@@ -219,7 +219,7 @@ async def allowed(relay: RelayCore, subject: str = A) -> bool:
 
 @pytest.fixture
 async def busy(data_dir: Path, clock: FakeClock) -> AsyncIterator[RelayCore]:
-    """Run a bus that limits nobody."""
+    """Run a bus without rate limits."""
     limits = ReliabilityConfig(
         rate_limit=RateLimitConfig(enabled=False), backpressure=BackpressureConfig(enabled=False)
     )
@@ -299,9 +299,7 @@ async def test_rules_that_are_moved_away_stay_in_force(busy: RelayCore, data_dir
     await until(lambda: checks(busy))
 
 
-async def test_a_bad_config_says_nothing_about_the_rules_nor_the_other_way_round(
-    busy: RelayCore, data_dir: Path
-) -> None:
+async def test_a_bad_config_does_not_affect_the_rules_nor_vice_versa(busy: RelayCore, data_dir: Path) -> None:
     configure(data_dir, b"{")
     await until(lambda: busy.bus.settings.problem is not None)
     assert await allowed(busy)

@@ -1,4 +1,4 @@
-"""The process that is killed: it uses the bus in every way at once and says what was acknowledged.
+"""The process that is killed: it uses the bus in every way at once and prints the acknowledgements.
 
 Run as ``python -m tests.core.crash.child`` it reads jobs (one JSON object per line) and forks for each, so that a
 cycle costs milliseconds, not an interpreter's start. On stdout, unbuffered, one line per fact::
@@ -51,9 +51,9 @@ EDIT = "work.edit"
 TRASH = "work.trash"
 """Its handler fails; the dead letters are purged, never replayed."""
 KEEP = "work.keep"
-"""Nobody takes it."""
+"""It has no consumer."""
 LATE = "late.subject"
-"""No endpoint: a dead letter, replayed once somebody has subscribed."""
+"""No endpoint: a dead letter, replayed once there is a subscription."""
 ALL = "work.*"
 
 SUBJECTS = (GOOD, FLAKY, PULL, EDIT, TRASH, KEEP, LATE, ALL)
@@ -69,7 +69,7 @@ STEPS: dict[str, tuple[str, str]] = {
     "store": ("link", "/new/"),
     "claim": ("rename", "/cur/"),
     "complete": ("unlink", "/cur/"),
-    "park": ("rename", "/failed/"),
+    "dead_letter": ("rename", "/failed/"),
     "take out": ("unlink", "/failed/"),
     "forget": ("rename", "/journal/kept/"),
 }
@@ -136,7 +136,7 @@ def payload(number: int) -> dict[str, Any]:
 
 
 def verdict(subject: str, number: int, replays: int, edited: bool) -> bool:
-    """Tell whether a message will be handled well."""
+    """Return True if a message will be handled successfully."""
     if subject == EDIT:
         return edited
     if subject == PULL:
@@ -145,12 +145,12 @@ def verdict(subject: str, number: int, replays: int, edited: bool) -> bool:
 
 
 def say(text: str) -> None:
-    """Say one thing, at once and whole."""
+    """Print one line, unbuffered."""
     os.write(1, f"{text}\n".encode())
 
 
 def die() -> NoReturn:
-    """End as a process ends that nobody asked."""
+    """Kill this process."""
     os.kill(os.getpid(), signal.SIGKILL)
     while True:
         signal.pause()

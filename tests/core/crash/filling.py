@@ -34,20 +34,22 @@ def payload(number: int) -> dict[str, Any]:
 
 
 async def publish(core: RelayCore, number: int) -> str:
-    """Publish a number with its dedupe id, and return what the caller is told."""
+    """Publish a number with its dedupe id, and return the outcome."""
     try:
         result = await core.publish(subject(number), payload(number), sender="s", dedupe_id=f"d{number}")
     except StorageError as error:
         return f"refused {number} {error.code}"
-    return f"ack {number} {result.delivered_to} {','.join(one.reason for one in result.rejected or ()) or '-'}"
+    return (
+        f"ack {number} {result.delivered_to} {','.join(rejection.reason for rejection in result.rejected or ()) or '-'}"
+    )
 
 
 async def work(disk: Disk, durability: str) -> None:
     """Publish, with a disk that is nearly full, then full, then has room again."""
     async with RelayCore(disk.data_dir, config(cast(Any, durability))) as core:
-        for one in SUBJECTS:
-            await core.register_endpoint(one)
-        say(await publish(core, 3))  # the mailbox of those that nobody gets
+        for subject in SUBJECTS:
+            await core.register_endpoint(subject)
+        say(await publish(core, 3))  # the mailbox of messages without a target
         number = 100
         for leave in LEFT:
             disk.fill(leave=leave)

@@ -39,7 +39,7 @@ class Nursery:
     """The process that forks the processes we kill."""
 
     def __init__(self) -> None:
-        # Not a pipe: nobody reads it while the process runs.
+        # Not a pipe: it is not read while the process runs.
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.core.crash.child"],
@@ -168,10 +168,10 @@ class Ledger:
     def copies(self, number: int) -> list[TargetCopy]:
         """Return the copies a publish makes."""
         subject = self.subjects[number]
-        return [TargetCopy(number, one) for one in (ENDPOINTS if subject == ALL else (subject,))]
+        return [TargetCopy(number, target) for target in (ENDPOINTS if subject == ALL else (subject,))]
 
     def handlings(self) -> list[Handling]:
-        """Return what the handlers' log says."""
+        """Return the entries of the handlers' log."""
         if not self.log.exists():
             return []
         found = []
@@ -240,34 +240,36 @@ class Ledger:
         handlings = self.handlings()
         lost = self.lost()
         assert not lost, f"acknowledged, but neither handled nor anywhere: {lost}"
-        assert not [one for one in found if one.state == CUR]
+        assert not [file for file in found if file.state == CUR]
         assert not list(self.data_dir.glob(f"mailboxes/*/{TMP}/*"))
-        places = Counter(one.copy for one in found)
-        doubled = [(*one[:4], one.envelope.id, one.envelope.replay_of) for one in found if places[one.copy] > 1]
+        places = Counter(file.copy for file in found)
+        doubled = [(*file[:4], file.envelope.id, file.envelope.replay_of) for file in found if places[file.copy] > 1]
         assert not doubled, f"in two places: {doubled}"
         if not power_lost:
             purged = {TargetCopy(number, TRASH) for number in self.purged}
-            back = [one[:4] for one in found if one.copy in purged]
+            back = [file[:4] for file in found if file.copy in purged]
             assert not back, f"purged, and back again: {back}"
         calls = Counter((handling.copy, handling.message_id, handling.replays) for handling in handlings)
         if not power_lost:
             twice = [call for call, count in calls.items() if count > 1]
             assert not twice, f"handled twice in one delivery: {twice}"
-            waiting = {(one.copy, one.envelope.id, one.replays) for one in found if one.state == NEW}
+            waiting = {(file.copy, file.envelope.id, file.replays) for file in found if file.state == NEW}
             assert not waiting & calls.keys(), f"handled, and still waiting: {waiting & calls.keys()}"
-        well = {(one.copy, one.message_id, one.replays) for one in handlings if one.verdict == "ok"}
-        for one in found:
-            if (one.copy, one.envelope.id, one.replays) in well and not power_lost:
-                assert one.code == Code.INTERRUPTED, f"handled well, and yet a dead letter: {one[:4]}"
+        well = {
+            (handling.copy, handling.message_id, handling.replays) for handling in handlings if handling.verdict == "ok"
+        }
+        for file in found:
+            if (file.copy, file.envelope.id, file.replays) in well and not power_lost:
+                assert file.code == Code.INTERRUPTED, f"handled well, and yet a dead letter: {file[:4]}"
         ids: defaultdict[TargetCopy, set[str]] = defaultdict(set)
         for handling in handlings:
             ids[handling.copy].add(handling.message_id)
-        for one in found:
-            ids[one.copy].add(one.envelope.id)
+        for file in found:
+            ids[file.copy].add(file.envelope.id)
         again = {copy: some for copy, some in ids.items() if len(some) > 1 and copy.subject != EDIT}
         assert not again, f"published twice: {again}"
         boxes = {mailbox.hash: mailbox for mailbox in core.mailboxes()}
-        for subject in {one.copy.subject for one in found}:
+        for subject in {file.copy.subject for file in found}:
             box = boxes[subject_hash(subject)]
-            states = Counter(one.state for one in found if one.copy.subject == subject)
+            states = Counter(file.state for file in found if file.copy.subject == subject)
             assert (box.depth, box.claimed, box.failed) == (states[NEW], 0, states[FAILED])

@@ -86,7 +86,9 @@ async def check(core: RelayCore, told: Told) -> None:
     assert again.message_id == told.once, "the retry was published again"
     assert await core.inbox(ONCE) == []
     refused = await core.publish(ONCE, 1, sender=BUSY)
-    assert [one.reason for one in refused.rejected or ()] == ["rate_limited"], "the rate window is forgotten"
+    assert [rejection.reason for rejection in refused.rejected or ()] == ["rate_limited"], (
+        "the rate window is forgotten"
+    )
     hops, parent, sender = HOPS_BEFORE, told.parent, CHAIN[HOPS_BEFORE - 1]
     for subject in CHAIN[HOPS_BEFORE:]:
         result = await core.publish(subject, 1, sender=sender, parent_id=parent)

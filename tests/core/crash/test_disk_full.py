@@ -101,7 +101,7 @@ async def test_what_was_refused_stays_away_also_after_a_restart(disk: Disk, dura
             assert await core.dead_letters() == []
 
 
-async def test_a_retry_with_the_same_dedupe_id_publishes_what_was_refused(disk: Disk, durability: Durability) -> None:
+async def test_a_retry_with_the_same_dedupe_id_publishes_a_refused_message(disk: Disk, durability: Durability) -> None:
     async with RelayCore(disk.data_dir, config(durability)) as core:
         await core.register_endpoint(SUBJECT)
         await asyncio.to_thread(disk.fill)
@@ -112,7 +112,7 @@ async def test_a_retry_with_the_same_dedupe_id_publishes_what_was_refused(disk: 
         assert sorted(envelope.payload["n"] for envelope in disk.stored()) == sorted(acknowledged | {refused})
 
 
-async def test_a_dead_letter_that_finds_no_room_is_kept_and_parked_at_the_next_start(
+async def test_a_dead_letter_that_finds_no_room_is_kept_and_dead_lettered_at_the_next_start(
     disk: Disk, durability: Durability
 ) -> None:
     async with RelayCore(disk.data_dir, config(durability)) as core:
@@ -193,7 +193,7 @@ async def test_index_and_events_fail_no_publish(disk: Disk, durability: Durabili
         assert core.bus.index.dirty
 
 
-async def test_registering_an_endpoint_says_that_the_disk_is_full(disk: Disk, durability: Durability) -> None:
+async def test_registering_an_endpoint_on_a_full_disk_raises_storage_full(disk: Disk, durability: Durability) -> None:
     async with RelayCore(disk.data_dir, config(durability)) as core:
         await asyncio.to_thread(disk.fill)
         with pytest.raises(StorageError) as caught:
@@ -232,7 +232,7 @@ STUCK: dict[str, tuple[Callable[[RelayCore, FakeClock], Coroutine[Any, Any, None
     "timeout": (by_timeout, Code.TIMEOUT, "hang: no answer within 0.01 s"),
     "expiry": (by_expiry, Code.EXPIRED, "message expired (TTL)"),
 }
-"""How messages end while the disk is full, and what their dead letters say once it is not."""
+"""How messages end while the disk is full, and the codes of their dead letters afterwards."""
 
 
 @asynccontextmanager
@@ -247,7 +247,7 @@ async def a_full_disk(disk: Disk, durability: Durability, clock: FakeClock) -> A
         yield core
 
 
-async def parked(core: RelayCore, clock: FakeClock, count: int) -> list[DeadLetter]:
+async def dead_letters(core: RelayCore, clock: FakeClock, count: int) -> list[DeadLetter]:
     """Return the dead letters when there are so many, as time goes by."""
 
     async def are_there() -> bool:
@@ -259,7 +259,7 @@ async def parked(core: RelayCore, clock: FakeClock, count: int) -> list[DeadLett
 
 
 @pytest.mark.parametrize("how", STUCK)
-async def test_what_could_not_be_parked_is_parked_once_there_is_space(
+async def test_a_refused_dead_letter_is_written_once_there_is_space(
     disk: Disk, durability: Durability, clock: FakeClock, how: str
 ) -> None:
     end, code, reason = STUCK[how]
@@ -267,11 +267,11 @@ async def test_what_could_not_be_parked_is_parked_once_there_is_space(
         await end(core, clock)
         (box,) = core.mailboxes()
         assert box.claimed
-        assert "waits to be written" in (box.degraded or "")
+        assert "cannot be written" in (box.degraded or "")
         assert len(disk.files("cur")) == box.claimed
         failed_at = clock.now_ms()
         disk.free()
-        letters = await parked(core, clock, 3)
+        letters = await dead_letters(core, clock, 3)
         assert {letter.envelope.payload["n"] for letter in letters if letter.envelope} == {0, 1, 2}
         assert {(letter.code, letter.reason) for letter in letters} == {(code, reason)}
         assert all(parse_iso(letter.failed_at) <= failed_at for letter in letters)
@@ -280,7 +280,7 @@ async def test_what_could_not_be_parked_is_parked_once_there_is_space(
         assert disk.files("cur") == disk.files("tmp") == []
 
 
-async def test_what_waits_to_be_parked_can_be_completed_or_failed(
+async def test_a_message_that_waits_to_be_dead_lettered_can_be_completed_or_failed(
     disk: Disk, durability: Durability, clock: FakeClock
 ) -> None:
     async with a_full_disk(disk, durability, clock) as core:
@@ -292,13 +292,13 @@ async def test_what_waits_to_be_parked_can_be_completed_or_failed(
         disk.free()
         await core.fail(SUBJECT, first, "an operator said so")
         done = others[:1]
-        for one in done:
-            assert await core.complete(SUBJECT, one)
-        for one in [first, *done]:
-            for verb in (core.complete(SUBJECT, one), core.fail(SUBJECT, one, "again")):
+        for message_id in done:
+            assert await core.complete(SUBJECT, message_id)
+        for message_id in [first, *done]:
+            for verb in (core.complete(SUBJECT, message_id), core.fail(SUBJECT, message_id, "again")):
                 with pytest.raises(NotFound):
                     await verb
-        letters = await parked(core, clock, 3 - len(done))
+        letters = await dead_letters(core, clock, 3 - len(done))
         reasons = {letter.message_id: letter.reason for letter in letters}
         assert reasons.pop(first) == "an operator said so"
         assert set(reasons.values()) == {"fail: RuntimeError: no"}
@@ -308,7 +308,7 @@ async def test_what_waits_to_be_parked_can_be_completed_or_failed(
         assert {letter.message_id for letter in await core.dead_letters()} == {first, *reasons}
 
 
-async def test_a_failure_that_waits_when_the_bus_closes_is_parked_if_there_is_space_by_then(
+async def test_a_failure_that_waits_when_the_bus_closes_is_dead_lettered_if_there_is_space_by_then(
     disk: Disk, durability: Durability, clock: FakeClock
 ) -> None:
     async with a_full_disk(disk, durability, clock) as core:
@@ -318,7 +318,7 @@ async def test_a_failure_that_waits_when_the_bus_closes_is_parked_if_there_is_sp
         assert [letter.code for letter in await core.dead_letters()] == [Code.HANDLER_FAILED] * 3
 
 
-async def test_a_start_on_a_nearly_full_disk_parks_what_was_interrupted_once_there_is_space(
+async def test_a_start_on_a_nearly_full_disk_dead_letters_interrupted_messages_once_there_is_space(
     disk: Disk, durability: Durability, clock: FakeClock
 ) -> None:
     async with RelayCore(disk.data_dir, config(durability)) as core:
@@ -330,7 +330,7 @@ async def test_a_start_on_a_nearly_full_disk_parks_what_was_interrupted_once_the
         assert core.mailboxes()[0].claimed == 1
         assert await core.dead_letters() == []
         disk.free()
-        (letter,) = await parked(core, clock, 1)
+        (letter,) = await dead_letters(core, clock, 1)
         assert (letter.message_id, letter.code) == (envelope.id, Code.INTERRUPTED)
 
 
@@ -343,7 +343,7 @@ async def test_a_file_that_is_no_message_is_set_aside_once_there_is_space(
         await asyncio.to_thread(disk.fill)
         assert await core.claim(SUBJECT, 3) == []
         disk.free()
-        letters = await parked(core, clock, 3)
+        letters = await dead_letters(core, clock, 3)
         assert {letter.code for letter in letters} == {Code.MALFORMED}
         assert disk.files("cur") == disk.files("new") == []
 

@@ -1,4 +1,4 @@
-"""Full disk × dedupe × restart: what the caller is told, before and after, is what is on disk."""
+"""Full disk × dedupe × restart: the results of publishes agree with the disk, before and after."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def places(disk: Disk) -> Counter[tuple[int, str]]:
 
 
 def is_true(said: str, found: Counter[tuple[int, str]]) -> bool:
-    """Return True if what a caller was told is what is on disk."""
+    """Return True if a result agrees with the disk."""
     kind, number, *rest = said.split()
     n = int(number)
     waiting, aside, dead = found[n, "new"], found[n, "partial"], found[n, "failed"]
     if kind == "refused":
         return rest == ["storage_full"] and (waiting, aside, dead) == (0, 0, 0)
-    delivered, rejected = int(rest[0]), [one for one in rest[1].split(",") if one != "-"]
+    delivered, rejected = int(rest[0]), [reason for reason in rest[1].split(",") if reason != "-"]
     if subject(n) == UNHEARD:
         return (delivered, rejected, waiting, aside, dead) == (0, [], 0, 0, 1)
     targets = 2 if subject(n) == FAN_OUT else 1
@@ -46,7 +46,7 @@ def is_true(said: str, found: Counter[tuple[int, str]]) -> bool:
 
 @pytest.mark.parametrize("durability", ["os", "fsync"])
 @pytest.mark.parametrize("kind", ["tmpfs", "ext4-1k"])
-def test_a_full_disk_kills_nobody_and_what_was_said_is_true_after_a_restart(
+def test_a_full_disk_kills_no_process_and_results_hold_after_a_restart(
     kind: Kind, durability: Durability, tmp_path: Path
 ) -> None:
     with mounted(kind, tmp_path) as disk:
@@ -68,7 +68,7 @@ def test_a_full_disk_kills_nobody_and_what_was_said_is_true_after_a_restart(
 
 
 def check(said: list[str], disk: Disk) -> None:
-    """Hold what callers were told against the disk."""
+    """Compare the results of publishes with the disk."""
     found = places(disk)
     untrue = [line for line in said if not is_true(line, found)]
     assert not untrue, [(line, {at: found[at] for at in found if at[0] == int(line.split()[1])}) for line in untrue]

@@ -1,4 +1,4 @@
-"""SIGKILL, at any instant and after each step: what was acknowledged is served, once."""
+"""SIGKILL, at any instant and after each step: acknowledged messages are served, once."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def ledger(data_dir: Path, tmp_path: Path, durability: Literal["os", "fsync"]) -
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)
-def test_a_process_that_nobody_kills_serves_everything(ledger: Ledger, nursery: Nursery) -> None:
+def test_a_process_that_is_not_killed_serves_everything(ledger: Ledger, nursery: Nursery) -> None:
     for _ in range(2):
         assert ledger.run(nursery, ledger.job()) == 0
         ledger.check(retry=random.Random(0))
@@ -93,13 +93,13 @@ def test_a_retry_is_recognised_after_any_number_of_restarts(ledger: Ledger, nurs
 
 @pytest.mark.parametrize("durability", DURABILITIES)
 def test_a_retry_after_a_kill_makes_no_second_dead_letter(ledger: Ledger, nursery: Nursery) -> None:
-    status = ledger.run(nursery, ledger.job(step="park", when="after", nth=9, subjects=(LATE,), operate=False))
+    status = ledger.run(nursery, ledger.job(step="dead_letter", when="after", nth=9, subjects=(LATE,), operate=False))
     assert status == signal.SIGKILL
     ledger.check(retry=random.Random(1))
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)
-async def test_a_retry_of_a_publish_that_nobody_took_makes_no_second_dead_letter(
+async def test_a_retry_of_a_publish_without_a_target_makes_no_second_dead_letter(
     data_dir: Path, durability: Literal["os", "fsync"]
 ) -> None:
     for _ in range(3):

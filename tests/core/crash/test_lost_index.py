@@ -212,7 +212,7 @@ async def test_the_same_publishes_count_with_and_without_the_index(data_dir: Pat
         await core.idle()
         await subscription.close()
         before = core.senders()
-        assert [(one.sender, one.count) for one in before] == [(SENDER, 4), ("relay.agent.other", 1)]
+        assert [(usage.sender, usage.count) for usage in before] == [(SENDER, 4), ("relay.agent.other", 1)]
     async with RelayCore(data_dir, settings, clock) as core:
         assert core.senders() == before
     lose_index(data_dir)
@@ -274,7 +274,7 @@ async def test_the_oldest_are_removed_beyond_the_configured_size(data_dir: Path,
     assert (data_dir / "journal" / "kept").stat().st_mode & 0o777 == 0o700
     lose_index(data_dir)
     again = await retried(data_dir, settings, 6)
-    known = [one == other for one, other in zip(first, again, strict=True)]
+    known = [result == other for result, other in zip(first, again, strict=True)]
     assert known[-1]
     assert not known[0]
     assert known == sorted(known)
@@ -308,7 +308,7 @@ async def test_a_damaged_segment_costs_only_its_rest(data_dir: Path) -> None:
     damaged.write_bytes(damaged.read_bytes().replace(first[1].encode(), b"#" * 26))
     lose_index(data_dir)
     again = await retried(data_dir, settings, 4)
-    assert [one == other for one, other in zip(first, again, strict=True)] == [True, False, False, True]
+    assert [result == other for result, other in zip(first, again, strict=True)] == [True, False, False, True]
 
 
 async def test_a_segment_that_cannot_be_read_keeps_nothing_from_starting(data_dir: Path) -> None:

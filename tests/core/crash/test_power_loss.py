@@ -51,7 +51,7 @@ class Disk:
     def plug_in_again(self) -> None:
         """Take the disk out and mount a copy of it.
 
-        Not the same image: whoever happened to copy our mounts (unshare) keeps the dead file system in use,
+        Not the same image: a process that happened to copy our mounts (unshare) keeps the dead file system in use,
         and mounting its image again would give that one back.
         """
         self._run("umount", str(self.root))
@@ -117,7 +117,7 @@ def prepare(disk: Disk, tmp_path: Path, durability: Literal["os", "fsync"]) -> L
 
 
 async def read_all(ledger: Ledger) -> None:
-    """Start a bus and read all mail, which sets aside what is torn."""
+    """Start a bus and read all messages, which quarantines torn files."""
     async with RelayCore(ledger.data_dir, config(ledger.durability)) as core:
         for endpoint in core.endpoints():
             await core.inbox(endpoint.subject, limit=100_000)
@@ -262,9 +262,7 @@ async def lose_power_when_idle(disk: Disk, case: str, syncs: Syncs | None) -> tu
 
 
 @pytest.mark.parametrize("case", IDLE)
-async def test_what_has_ended_or_begun_stays_so_when_the_power_goes_while_nothing_happens(
-    disk: Disk, syncs: Syncs, case: str
-) -> None:
+async def test_ends_and_claims_survive_a_power_loss_of_an_idle_bus(disk: Disk, syncs: Syncs, case: str) -> None:
     assert await lose_power_when_idle(disk, case, syncs) == (0, IDLE[case][2])
 
 

@@ -1,4 +1,4 @@
-"""A full disk and the journal: what it alone has comes back without another start, and what it takes it gives back."""
+"""A full disk and the journal: messages only in the journal are restored without a restart, and its space is freed."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 async def leave_in_journal(disk: Disk, durability: Durability, clock: FakeClock, *subjects: str) -> list[str]:
     """Publish, and leave what a kill (os) or a power loss (fsync) may: the lines, and no files; return the ids."""
     async with RelayCore(disk.data_dir, config(durability), clock=clock) as core:
-        for one in BOTH:
-            await core.register_endpoint(one)
+        for subject in BOTH:
+            await core.register_endpoint(subject)
         for number, subject in enumerate(subjects):
             await core.publish(subject, {"n": number, "x": BIG}, sender="s", dedupe_id=f"d{number}")
         records = list(lines(disk))
@@ -92,7 +92,7 @@ async def test_they_come_back_in_order_and_once(disk: Disk, durability: Durabili
             await core.complete("a.b", envelope.id)
         assert core.mailboxes()[0].degraded is None
         await as_time_goes_by(
-            clock, lambda: not (set(old[:-1]) & {one for one, _ in segments(core.bus.journal.directory)})
+            clock, lambda: not (set(old[:-1]) & {sequence for sequence, _ in segments(core.bus.journal.directory)})
         )
         killed = await asyncio.to_thread(disk.as_killed)
     for data_dir in (disk.data_dir, killed):
@@ -142,7 +142,7 @@ async def test_a_copy_that_was_handled_is_not_made_again_with_the_one_that_found
 async def test_a_dead_letter_that_found_no_room_is_not_offered_meanwhile(
     disk: Disk, durability: Durability, clock: FakeClock
 ) -> None:
-    """The journal says that it failed; its file is where it was before."""
+    """The journal has it as failed; its file is still in its old place."""
     async with RelayCore(disk.data_dir, config(durability)) as core:
         await core.register_endpoint("a.b")
         sent = await core.publish("a.b", {"n": 0, "x": BIG}, sender="s")

@@ -44,7 +44,9 @@ async def test_failing_handlers_open_the_breaker_and_publishes_are_refused(data_
     async with opened(data_dir, clock, []) as (relay, listener):
         result = await relay.publish(A, 1, sender=SENDER)
         assert result.delivered_to == 0
-        assert [(one.endpoint_hash, one.reason) for one in result.rejected or ()] == [(subject_hash(A), "circuit_open")]
+        assert [(rejection.endpoint_hash, rejection.reason) for rejection in result.rejected or ()] == [
+            (subject_hash(A), "circuit_open")
+        ]
         assert len(await relay.dead_letters()) == 2  # a refusal is none
         await relay.idle()
         assert listener.got == []
@@ -62,7 +64,7 @@ async def test_the_backlog_waits_for_the_cooldown_and_its_head_is_the_probe(data
         assert listener.got == [1]
         assert breaker(relay).state is CircuitState.HALF_OPEN
         refused = await relay.publish(A, "newcomer", sender=SENDER)
-        assert [one.reason for one in refused.rejected or ()] == ["circuit_open"]
+        assert [rejection.reason for rejection in refused.rejected or ()] == ["circuit_open"]
         listener.gate.set()
         await relay.idle()
         assert listener.got == [1, 2, 3, 4]
@@ -118,7 +120,7 @@ async def test_a_delivery_is_one_outcome_whatever_the_number_of_its_handlers(dat
         await publish_all(relay, A, [1])
         await relay.idle()
         assert breaker(relay).consecutive_failures == 1
-        await publish_all(relay, A, [2])  # that it could be stored says nothing of its handlers
+        await publish_all(relay, A, [2])  # a successful store is no outcome of its handlers
         await relay.idle()
         assert breaker(relay).consecutive_failures == 2
         await relay.subscribe(A, Listener())
@@ -190,7 +192,7 @@ async def test_a_mailbox_that_lost_its_subscriber_takes_mail_again_after_the_coo
         await subscription.close()
         clock.advance(30)
         results = [await relay.publish(A, number, sender=SENDER) for number in (2, 3)]
-        assert [result.delivered_to for result in results] == [1, 1]  # nobody handles: storing is the outcome
+        assert [result.delivered_to for result in results] == [1, 1]  # no handler: storing is the outcome
         assert breaker(relay).state is CircuitState.CLOSED
         await relay.subscribe(A, listener)
         await relay.idle()
@@ -223,12 +225,14 @@ async def test_an_operator_holds_a_breaker_open_and_resets_it(relay: RelayCore, 
     clock.advance(3600 - 1)
     await relay.idle()
     assert listener.got == []
-    assert [one.reason for one in (await relay.publish(A, 3, sender=SENDER)).rejected or ()] == ["circuit_open"]
+    assert [rejection.reason for rejection in (await relay.publish(A, 3, sender=SENDER)).rejected or ()] == [
+        "circuit_open"
+    ]
     relay.reset_breaker(A)
     await relay.idle()
     assert listener.got == [1, 2]
     assert (await relay.publish(A, 4, sender=SENDER)).delivered_to == 1
-    assert [one.why for one in breaker(relay).transitions] == ["maintenance", "reset by the operator"]
+    assert [transition.why for transition in breaker(relay).transitions] == ["maintenance", "reset by the operator"]
 
 
 async def test_an_operator_closes_an_open_breaker_without_waiting(data_dir: Path, clock: FakeClock) -> None:
@@ -238,7 +242,7 @@ async def test_an_operator_closes_an_open_breaker_without_waiting(data_dir: Path
         assert (listener.got, breaker(relay).state) == ([1, 2], CircuitState.CLOSED)
 
 
-async def test_a_breaker_of_nobody_cannot_be_moved(relay: RelayCore) -> None:
+async def test_the_breaker_of_an_unknown_target_cannot_be_moved(relay: RelayCore) -> None:
     with pytest.raises(NotFound, match=f"no target {A}"):
         relay.reset_breaker(A)
     with pytest.raises(NotFound, match=f"no target {A}"):

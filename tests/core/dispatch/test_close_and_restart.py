@@ -44,7 +44,7 @@ VICTIM = """
 
 
 @pytest.mark.parametrize("durability", ["os", "fsync"])
-async def test_a_restart_parks_what_was_being_handled_and_leaves_the_rest_alone(
+async def test_a_restart_dead_letters_messages_in_flight_and_leaves_the_rest_alone(
     data_dir: Path, durability: str
 ) -> None:
     child = await asyncio.create_subprocess_exec(
@@ -140,9 +140,9 @@ async def test_closing_waits_for_blocking_handlers_that_wait_for_a_thread(data_d
 # Idle
 
 
-async def test_idle_returns_at_once_where_nobody_has_anything_to_do(relay: RelayCore) -> None:
+async def test_idle_returns_at_once_if_no_consumer_has_work(relay: RelayCore) -> None:
     await relay.register_endpoint(A)
-    await publish_all(relay, A, [1])  # nobody handles it
+    await publish_all(relay, A, [1])  # it has no consumer
     async with asyncio.timeout(PATIENCE_SECS):
         await relay.idle()
     assert relay.mailboxes()[0].depth == 1

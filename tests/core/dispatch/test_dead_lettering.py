@@ -1,4 +1,4 @@
-"""Parking: what failed is kept with its reason, and one bad file never blocks a mailbox (P6)."""
+"""Dead-lettering: failed messages are kept with their reason, and one bad file never blocks a mailbox (P6)."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ async def take_good(core: RelayCore, way: str) -> list[str]:
 @pytest.mark.parametrize("durability", ["os", "fsync"])
 @pytest.mark.parametrize("way", FOUND_BY_READING)
 @pytest.mark.parametrize("kind", BAD_CONTENTS)
-async def test_a_bad_file_found_at_the_start_is_set_aside_when_it_is_read(
+async def test_a_bad_file_found_at_the_start_is_quarantined_when_it_is_read(
     data_dir: Path, drops: Drops, kind: str, way: str, durability: Durability
 ) -> None:
     drops.drop(f"{BAD}.json", BAD_CONTENTS[kind])
@@ -276,7 +276,7 @@ async def test_a_bad_file_left_in_cur_is_set_aside_at_the_start(data_dir: Path, 
 
 
 async def test_a_bad_file_replaces_no_dead_letter(data_dir: Path, drops: Drops) -> None:
-    """The same id may come twice: what was parked first is not lost."""
+    """The same id may arrive twice: the first dead letter is not lost."""
     async with RelayCore(data_dir, RelayConfig(durability="os")) as core:
         drops.message(BAD)
         async with asyncio.timeout(PATIENCE_SECS):
@@ -292,7 +292,7 @@ async def test_a_bad_file_replaces_no_dead_letter(data_dir: Path, drops: Drops) 
         assert core.mailboxes()[0].failed == 2
 
 
-async def test_a_process_that_died_while_it_set_a_file_aside_is_completed(data_dir: Path, drops: Drops) -> None:
+async def test_a_quarantine_interrupted_by_a_kill_is_completed(data_dir: Path, drops: Drops) -> None:
     (drops.mailbox / "failed" / f"{BAD}.original").write_bytes(b"<message/>")
     async with RelayCore(data_dir, RelayConfig(durability="os")) as core:
         await check_parked(core, drops, await core.dead_letters())

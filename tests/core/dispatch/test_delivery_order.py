@@ -51,7 +51,7 @@ async def test_a_publish_returns_before_its_message_is_handled(relay: RelayCore)
     assert (await span(relay, result.message_id)).status == "done"
 
 
-async def test_a_slow_handler_delays_its_own_mailbox_and_nobody_elses(relay: RelayCore) -> None:
+async def test_a_slow_handler_delays_only_its_own_mailbox(relay: RelayCore) -> None:
     slow, quick = Listener(held=True), Listener()
     for subject, listener in ((A, slow), (B, quick)):
         await relay.register_endpoint(subject)
@@ -67,7 +67,7 @@ async def test_a_slow_handler_delays_its_own_mailbox_and_nobody_elses(relay: Rel
     assert slow.got == [1, 2, 3, 4]
 
 
-async def test_a_handler_that_blocks_its_thread_delays_its_own_mailbox_and_nobody_elses(relay: RelayCore) -> None:
+async def test_a_handler_that_blocks_its_thread_delays_only_its_own_mailbox(relay: RelayCore) -> None:
     blocked, entered, quick, got = threading.Event(), threading.Event(), Listener(), []
 
     def block(envelope: Envelope) -> None:

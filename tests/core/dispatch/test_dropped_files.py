@@ -34,7 +34,7 @@ async def test_files_that_another_process_drops_are_delivered_in_order(data_dir:
     async with RelayCore(data_dir, config()) as relay:
         await relay.register_endpoint(A)
         await relay.subscribe(A, listener)
-        assert relay.bus.drops.polled == []  # it is told at once, and need not look once a second
+        assert relay.bus.drops.polled == []  # watched, not polled
         box = data_dir / "mailboxes" / subject_hash(A)
         new_id = UlidFactory(relay.bus.clock)
         lines = [envelope_json(new_id(), A, number, relay.bus.clock) for number in range(50)]
@@ -76,7 +76,7 @@ async def test_what_was_dropped_while_no_bus_ran_is_found_at_the_start(data_dir:
         assert listener.got == [1, 2]
 
 
-async def test_a_dropped_file_that_is_no_message_is_parked_and_blocks_nobody(relay: RelayCore, data_dir: Path) -> None:
+async def test_a_malformed_dropped_file_is_dead_lettered_and_blocks_no_other(relay: RelayCore, data_dir: Path) -> None:
     listener = Listener()
     await relay.register_endpoint(A)
     await relay.subscribe(A, listener)
@@ -95,7 +95,7 @@ async def test_a_dropped_file_that_is_no_message_is_parked_and_blocks_nobody(rel
 # Claims
 
 
-async def test_a_message_that_another_process_takes_is_nobodys_here(relay: RelayCore, data_dir: Path) -> None:
+async def test_a_message_that_another_process_takes_is_not_delivered_here(relay: RelayCore, data_dir: Path) -> None:
     await relay.register_endpoint(A)
     first, _ = await publish_all(relay, A, [1, 2])
     box = data_dir / "mailboxes" / subject_hash(A)

@@ -1,4 +1,4 @@
-"""Handlers: they run side by side, their failures and timeouts, and what a handler may do to the bus."""
+"""Handlers: they run concurrently, their failures and timeouts, and calls of the bus from a handler."""
 
 from __future__ import annotations
 
@@ -195,13 +195,16 @@ async def test_a_bounded_subscription_takes_its_mailboxes_in_turn_and_leaves_the
     for handled in range(6):
         await until(lambda: len(began) == handled + 1)  # noqa: B023 - awaited within the round
         states = relay.mailboxes()
-        assert (sum(one.claimed for one in states), sum(one.depth for one in states)) == (1, 5 - handled)
+        assert (sum(mailbox.claimed for mailbox in states), sum(mailbox.depth for mailbox in states)) == (
+            1,
+            5 - handled,
+        )
         go_on.release()
     await relay.idle()
     assert began == [A, B, C, A, B, C]
 
 
-async def test_what_waits_for_a_bounded_subscription_stays_when_it_leaves(relay: RelayCore) -> None:
+async def test_messages_that_wait_for_a_bounded_subscription_stay_when_it_closes(relay: RelayCore) -> None:
     for subject in (A, B):
         await relay.register_endpoint(subject)
     go_on = asyncio.Event()
@@ -214,12 +217,12 @@ async def test_what_waits_for_a_bounded_subscription_stays_when_it_leaves(relay:
     subscription = await relay.subscribe("relay.agent.*", handler, max_in_flight=1)
     for subject in (A, B):
         await relay.publish(subject, None, sender=SENDER)
-    await until(lambda: sum(one.claimed for one in relay.mailboxes()) == 1)
+    await until(lambda: sum(mailbox.claimed for mailbox in relay.mailboxes()) == 1)
     await subscription.close()
     go_on.set()
     await relay.idle()
     assert handled == [A]
-    assert [one.depth for one in relay.mailboxes()] == [0, 1]
+    assert [mailbox.depth for mailbox in relay.mailboxes()] == [0, 1]
 
 
 async def test_closing_does_not_wait_for_mail_that_waits_for_its_turn(data_dir: Path) -> None:
@@ -235,11 +238,11 @@ async def test_closing_does_not_wait_for_mail_that_waits_for_its_turn(data_dir: 
         for subject in (A, B, C):
             await relay.register_endpoint(subject)
             await relay.publish(subject, None, sender=SENDER)
-        await until(lambda: sum(one.claimed for one in relay.mailboxes()) == 1)
+        await until(lambda: sum(mailbox.claimed for mailbox in relay.mailboxes()) == 1)
         asyncio.get_running_loop().call_soon(go_on.set)
     assert handled == [A]
     async with RelayCore(data_dir, config()) as relay:
-        assert [one.depth for one in relay.mailboxes()] == [0, 1, 1]
+        assert [mailbox.depth for mailbox in relay.mailboxes()] == [0, 1, 1]
         assert await relay.dead_letters() == []
 
 

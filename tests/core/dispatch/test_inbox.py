@@ -154,7 +154,7 @@ async def test_a_pull_consumer_and_a_handler_share_a_mailbox_without_doubling(re
     assert pulled
 
 
-async def test_what_a_handler_has_in_hand_is_nobody_elses_to_finish(relay: RelayCore, data_dir: Path) -> None:
+async def test_only_its_handler_finishes_a_message_in_flight(relay: RelayCore, data_dir: Path) -> None:
     begun, end = asyncio.Event(), asyncio.Event()
 
     async def hold(envelope: Envelope) -> None:
@@ -213,7 +213,7 @@ async def test_what_was_claimed_is_parked_as_interrupted_by_the_next_start(data_
         assert_counts_match_files(relay, data_dir)
 
 
-async def test_only_what_comes_after_an_id_is_looked_at(relay: RelayCore) -> None:
+async def test_only_messages_after_an_id_are_listed(relay: RelayCore) -> None:
     first, second, third = await publish(relay, 1, 2, 3)
     assert payloads(await relay.inbox(A, after=first)) == [2, 3]
     assert payloads(await relay.inbox(A, 1, after=first)) == [2]
@@ -227,8 +227,8 @@ async def test_messages_are_claimed_by_id_as_far_as_they_still_wait(relay: Relay
     assert await relay.claim(A, 5, ids=[third]) == []
     assert_counts_match_files(relay, data_dir)
     assert payloads(await relay.claim(A, 5)) == [2]
-    for one in (first, second, third):
-        await relay.complete(A, one)
+    for message_id in (first, second, third):
+        await relay.complete(A, message_id)
     assert_counts_match_files(relay, data_dir)
 
 
@@ -242,12 +242,12 @@ async def test_a_message_that_was_claimed_out_of_turn_and_replayed_is_listed_onc
     assert payloads(await relay.claim(A, 5)) == [1, 2]
 
 
-async def test_whoever_waits_learns_of_mail_when_it_comes(relay: RelayCore) -> None:
+async def test_a_waiting_consumer_is_notified_of_new_messages(relay: RelayCore) -> None:
     await relay.register_endpoint(B)
     waiting = [asyncio.ensure_future(relay.wait_inbox(A)) for _ in range(2)]  # noqa: TID251
     await publish(relay, 0, subject=B)
     await asyncio.sleep(0)
-    assert not any(one.done() for one in waiting)
+    assert not any(task.done() for task in waiting)
     (sent,) = await publish(relay, 1)
     assert await asyncio.gather(*waiting) == [[sent], [sent]]
     assert payloads(await relay.inbox(A)) == [1]
@@ -261,7 +261,7 @@ async def test_what_other_hands_have_taken_away_waits_no_longer(relay: RelayCore
     assert_counts_match_files(relay, data_dir)
 
 
-async def test_whoever_waits_for_an_answer_learns_of_that_alone(relay: RelayCore) -> None:
+async def test_a_consumer_that_waits_for_an_answer_is_notified_of_that_alone(relay: RelayCore) -> None:
     await publish(relay, "before")
     (asked,) = await publish(relay, "question", subject=A)
     waiting = asyncio.ensure_future(relay.wait_inbox(A, answer_to=asked))  # noqa: TID251
@@ -282,7 +282,7 @@ async def test_an_answer_is_known_by_its_parent(relay: RelayCore) -> None:
     assert await relay.wait_inbox(A, answer_to=asked) == [answer.message_id]
 
 
-async def test_who_waits_no_more_is_forgotten(relay: RelayCore) -> None:
+async def test_a_cancelled_wait_is_forgotten(relay: RelayCore) -> None:
     waiting = asyncio.ensure_future(relay.wait_inbox(A))  # noqa: TID251
     await asyncio.sleep(0)
     waiting.cancel()
@@ -294,7 +294,7 @@ async def test_who_waits_no_more_is_forgotten(relay: RelayCore) -> None:
 
 
 class TestLate:
-    """A consumer that comes back and says that it had finished is believed, if nobody was quicker."""
+    """A consumer that returns may complete its message late, unless it was replayed before."""
 
     async def test_what_a_restart_has_parked_is_completed(self, data_dir: Path, clock: FakeClock) -> None:
         async with RelayCore(data_dir, CONFIG, clock) as relay:
@@ -364,7 +364,7 @@ async def test_a_subject_that_breaks_the_rules_is_refused(relay: RelayCore, verb
 
 
 @pytest.mark.parametrize("verb", BY_ID)
-async def test_a_message_that_nobody_has_claimed_is_not_found(relay: RelayCore, verb: Verb, data_dir: Path) -> None:
+async def test_an_unclaimed_message_is_not_found(relay: RelayCore, verb: Verb, data_dir: Path) -> None:
     (waiting,) = await publish(relay, 1)
     before = snapshot(data_dir)
     for message_id in (UNKNOWN_ID, waiting, "../../../etc/passwd", ""):
@@ -398,7 +398,7 @@ async def test_a_message_is_finished_once_though_two_try_at_the_same_time(relay:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-async def test_a_closed_bus_says_so(data_dir: Path, verb: Verb) -> None:
+async def test_a_closed_bus_raises_closed(data_dir: Path, verb: Verb) -> None:
     async with RelayCore(data_dir, CONFIG) as relay:
         await relay.register_endpoint(A)
     with pytest.raises(Closed):

@@ -60,7 +60,7 @@ async def test_the_member_that_has_waited_longest_is_next(relay: RelayCore) -> N
     await relay.idle()
 
 
-async def test_a_member_with_nothing_in_hand_comes_before_one_with_room_left(relay: RelayCore) -> None:
+async def test_an_idle_member_comes_before_one_with_capacity_left(relay: RelayCore) -> None:
     workers = await members(relay, 2, A, max_in_flight=3)
     await publish_all(relay, A, [1, 2])
     await run_ready_tasks()

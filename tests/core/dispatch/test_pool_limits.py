@@ -45,14 +45,14 @@ async def test_a_half_open_breaker_lets_its_probe_through_though_many_are_free(
         for worker in workers[:2]:
             worker.error = None
         await run_ready_tasks()
-        assert in_flight(workers) == [[], [], [3], [4]], "those that were begun go on, and no other begins"
+        assert in_flight(workers) == [[], [], [3], [4]], "messages that have begun continue, and no other begins"
         clock.advance(1.0)
         await run_ready_tasks()
-        assert sum(len(one) for one in in_flight(workers)) == 3
+        assert sum(len(messages) for messages in in_flight(workers)) == 3
         workers[2].end()  # begun before: news about the target, but no probe has come back
         await run_ready_tasks()
         assert (breaker(relay).state, breaker(relay).half_open_successes) == (CircuitState.HALF_OPEN, 1)
-        assert sum(len(one) for one in in_flight(workers)) == 2, "the probe is still out"
+        assert sum(len(messages) for messages in in_flight(workers)) == 2, "the probe is still out"
         for worker in workers:
             worker.release()
         await relay.idle()
@@ -117,7 +117,7 @@ async def test_a_member_that_takes_too_long_is_timed_out_and_the_others_go_on(da
 # Closing, and being killed
 
 
-async def test_idle_waits_for_what_is_side_by_side(relay: RelayCore) -> None:
+async def test_idle_waits_for_concurrent_messages(relay: RelayCore) -> None:
     workers = await members(relay, 2, A)
     await publish_all(relay, A, [1, 2])
     await run_ready_tasks()
@@ -183,7 +183,9 @@ async def test_a_restart_parks_all_that_were_in_hand_and_leaves_the_rest_alone(d
     assert files(data_dir, A, "cur") == begun
     async with RelayCore(data_dir, RelayConfig(durability="os")) as relay:
         letters = await relay.dead_letters()
-        assert [(letter.message_id, letter.code) for letter in letters] == [(one, "interrupted") for one in begun]
+        assert [(letter.message_id, letter.code) for letter in letters] == [
+            (message_id, "interrupted") for message_id in begun
+        ]
         worker = Worker(held=False)
         await relay.subscribe(A, worker, queue="workers")
         await relay.idle()

@@ -1,4 +1,4 @@
-"""The pool alone, without a bus: a state machine, and who is served first."""
+"""The pool alone, without a bus: a state machine, and the order of service."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from relay_core import Envelope
-from relay_core.dispatch.consumer import End
+from relay_core.dispatch.consumer import Ack
 from relay_core.dispatch.worker_pool import Pool, Pools
 from relay_core.tasks import Tasks
 from tests.kit.waiting import PATIENCE_SECS, run_ready_tasks
 
 
-class Hearer:
-    """A member of the machine below, and what it hears."""
+class Member:
+    """A member of the pool, and the mailboxes it consumes."""
 
     slots = None
-    keeps_time = False
+    enforces_timeout = False
 
-    def __init__(self, number: int, pool: Pool, hears: frozenset[int], room: int) -> None:
+    def __init__(self, number: int, pool: Pool, mailboxes: frozenset[int], capacity: int) -> None:
         self.name = self.id = f"{number}"
         self.pool = pool
-        self.hears = hears
-        self.room = room
-        self.has: list[int] = []
+        self.mailboxes = mailboxes
+        self.capacity = capacity
+        self.in_flight: list[int] = []
 
-    async def deliver(self, envelope: Envelope, end: End) -> None:
+    async def deliver(self, envelope: Envelope, ack: Ack) -> None:
         raise NotImplementedError
 
 
 class PoolMachine(RuleBasedStateMachine):
-    """Mailboxes ask, members come, go and give back: nobody waits for what is free, and nobody is overtaken."""
+    """Mailboxes ask, members join, leave and are released: none waits for a free member, and none is overtaken."""
 
     def __init__(self) -> None:
         super().__init__()
         self.runner = asyncio.Runner()
         self.tasks = Tasks()
         self.pool = Pools().get("workers")
-        self.members: list[Hearer] = []
-        self.gone: list[Hearer] = []
+        self.members: list[Member] = []
+        self.gone: list[Member] = []
         self.waiting: dict[asyncio.Task[Any], int] = {}
-        """Who asks, oldest first, and for which mailbox."""
+        """The waiting tasks, oldest first, and their mailboxes."""
         self.numbers = count()
 
     def teardown(self) -> None:
@@ -56,7 +56,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.runner.close()
 
     def turn(self) -> None:
-        """Let those who were answered go on, and note what they got."""
+        """Let the answered tasks run, and record the members they got."""
 
         async def steps() -> None:
             for _ in range(3):
@@ -71,15 +71,15 @@ class PoolMachine(RuleBasedStateMachine):
             del self.waiting[task]
             if task.cancelled() or (member := task.result()) is None:
                 continue
-            assert mailbox in member.hears
-            assert not member.hears.intersection(older), "somebody who asked before could have had it"
-            member.has.append(mailbox)
+            assert mailbox in member.mailboxes
+            assert not member.mailboxes.intersection(older), "an older request could have had the member"
+            member.in_flight.append(mailbox)
 
-    @rule(hears=st.frozensets(st.integers(0, 2), min_size=1), room=st.integers(1, 3))
-    def join(self, hears: frozenset[int], room: int) -> None:
-        member = Hearer(next(self.numbers), self.pool, hears, room)
+    @rule(mailboxes=st.frozensets(st.integers(0, 2), min_size=1), capacity=st.integers(1, 3))
+    def join(self, mailboxes: frozenset[int], capacity: int) -> None:
+        member = Member(next(self.numbers), self.pool, mailboxes, capacity)
         self.members.append(member)
-        self.pool.join(member, room)
+        self.pool.join(member, capacity)
         self.turn()
 
     @precondition(lambda self: self.members)
@@ -92,11 +92,11 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(mailbox=st.integers(0, 2))
     def ask(self, mailbox: int) -> None:
-        def listeners() -> list[Hearer]:
-            return [one for one in self.members if mailbox in one.hears]
+        def consumers() -> list[Member]:
+            return [member for member in self.members if mailbox in member.mailboxes]
 
         async def begin() -> None:
-            task = self.tasks.start(self.pool.take(listeners), name=f"ask for {mailbox}")
+            task = self.tasks.start(self.pool.take(consumers), name=f"ask for {mailbox}")
             assert task is not None
             self.waiting[task] = mailbox
 
@@ -107,60 +107,62 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(which=st.integers(0, 100), given=st.booleans())
     def give_up(self, which: int, given: bool) -> None:
         task = list(self.waiting)[which % len(self.waiting)]
-        if given:  # at the moment in which it may be given a member
-            self.release(which)
+        if given:  # just as it may be assigned a member
+            self._release(which)
         task.cancel()
         self.turn()
 
     @rule(which=st.integers(0, 100))
-    def give_back(self, which: int) -> None:
-        self.release(which)
+    def release(self, which: int) -> None:
+        self._release(which)
         self.turn()
 
     @rule(which=st.integers(0, 100))
     def fall_silent(self, which: int) -> None:
-        busy = [one for one in self.members + self.gone if one.has]
+        busy = [member for member in self.members + self.gone if member.in_flight]
         if busy:
             member = busy[which % len(busy)]
-            self.pool.reserve(member)  # until it is given back a second time
-            self.pool.give_back(member)
+            self.pool.reserve(member)  # until it is released a second time
+            self.pool.release(member)
         self.turn()
 
-    def release(self, which: int) -> None:
-        busy = [one for one in self.members + self.gone if one.has]
+    def _release(self, which: int) -> None:
+        busy = [member for member in self.members + self.gone if member.in_flight]
         if busy:
             member = busy[which % len(busy)]
-            member.has.pop()
-            self.pool.give_back(member)
+            member.in_flight.pop()
+            self.pool.release(member)
 
     @invariant()
-    def nobody_has_more_than_it_has_room_for(self) -> None:
-        assert all(len(member.has) <= member.room for member in self.members)
+    def no_member_exceeds_its_capacity(self) -> None:
+        assert all(len(member.in_flight) <= member.capacity for member in self.members)
 
     @invariant()
-    def nobody_waits_for_what_is_free(self) -> None:
-        free = [member for member in self.members if len(member.has) < member.room]
-        assert not any(mailbox in member.hears for mailbox in self.waiting.values() for member in free)
+    def no_mailbox_waits_for_a_free_member(self) -> None:
+        free = [member for member in self.members if len(member.in_flight) < member.capacity]
+        assert not any(mailbox in member.mailboxes for mailbox in self.waiting.values() for member in free)
 
     @invariant()
-    def nobody_waits_for_nobody(self) -> None:
-        assert all(any(mailbox in one.hears for one in self.members) for mailbox in self.waiting.values())
+    def no_mailbox_waits_without_members(self) -> None:
+        assert all(any(mailbox in member.mailboxes for member in self.members) for mailbox in self.waiting.values())
 
 
 PoolMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=30)
 TestPool = PoolMachine.TestCase
 
 
-async def test_who_asks_first_is_served_first_and_one_that_cannot_use_a_member_is_passed_by() -> None:
+async def test_mailboxes_are_served_in_order_except_those_that_cannot_use_the_member() -> None:
     pool = Pools().get("workers")
     members = {
-        "all": Hearer(1, pool, frozenset({0, 1}), 1),
-        "one": Hearer(2, pool, frozenset({1}), 1),
+        "all": Member(1, pool, frozenset({0, 1}), 1),
+        "second": Member(2, pool, frozenset({1}), 1),
     }
     served: list[int] = []
 
     async def ask(mailbox: int) -> None:
-        assert await pool.take(lambda: [one for one in members.values() if mailbox in one.hears]) is not None
+        assert (
+            await pool.take(lambda: [member for member in members.values() if mailbox in member.mailboxes]) is not None
+        )
         served.append(mailbox)
 
     for member in members.values():
@@ -170,28 +172,28 @@ async def test_who_asks_first_is_served_first_and_one_that_cannot_use_a_member_i
             group.create_task(ask(mailbox))
         await run_ready_tasks()
         assert served == [1, 1]
-        pool.give_back(members["one"])  # of no use to the mailbox that has waited longest
+        pool.release(members["second"])  # not a consumer of the mailbox that has waited longest
         await run_ready_tasks()
         assert served == [1, 1, 1]
-        pool.give_back(members["all"])
+        pool.release(members["all"])
         await run_ready_tasks()
         assert served == [1, 1, 1, 0]
 
 
 @pytest.mark.parametrize("first", ["given", "cancelled"])
-async def test_who_gives_up_at_the_moment_in_which_it_is_given_a_member_passes_it_on(first: str) -> None:
+async def test_a_request_cancelled_just_as_it_is_assigned_a_member_passes_it_on(first: str) -> None:
     pool = Pools().get("workers")
-    member = Hearer(1, pool, frozenset({0}), 1)
+    member = Member(1, pool, frozenset({0}), 1)
     pool.join(member, 1)
     async with asyncio.timeout(PATIENCE_SECS), asyncio.TaskGroup() as group:
         assert await pool.take(lambda: [member]) is member
         asking = group.create_task(pool.take(lambda: [member]))
         await run_ready_tasks()
         if first == "given":
-            pool.give_back(member)
+            pool.release(member)
             asking.cancel()
         else:
             asking.cancel()
-            pool.give_back(member)
+            pool.release(member)
         await run_ready_tasks()
         assert await pool.take(lambda: [member]) is member

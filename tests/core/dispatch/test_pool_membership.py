@@ -58,14 +58,14 @@ async def test_without_a_member_the_messages_wait_for_the_next(relay: RelayCore,
     await subscription.close()
     worker.end()
     async with asyncio.timeout(PATIENCE_SECS):
-        await relay.idle()  # who waited for the member has been told that it has left
+        await relay.idle()  # the mailbox that waited for the member has been answered
     assert (worker.ended, len(files(data_dir, A, "new")), files(data_dir, A, "cur")) == ([1], 2, [])
     await relay.subscribe(ALL, other, queue="workers")
     await relay.idle()
     assert other.ended == [2, 3]
 
 
-async def test_a_member_that_joins_takes_what_waits_for_the_others(relay: RelayCore) -> None:
+async def test_a_member_that_joins_takes_waiting_messages(relay: RelayCore) -> None:
     (busy,) = await members(relay, 1, A)
     await publish_all(relay, A, [1, 2])
     await run_ready_tasks()
@@ -77,7 +77,7 @@ async def test_a_member_that_joins_takes_what_waits_for_the_others(relay: RelayC
     await relay.idle()
 
 
-async def test_a_pool_that_leaves_holds_nobody_else_up(relay: RelayCore) -> None:
+async def test_a_pool_that_leaves_does_not_block_other_consumers(relay: RelayCore) -> None:
     worker, plain = Worker(), Worker(held=False)
     subscription = await relay.subscribe(ALL, worker, queue="workers")
     await relay.subscribe(A, plain)
@@ -107,7 +107,7 @@ async def test_a_member_that_leaves_before_the_others_are_free_is_given_nothing(
     assert (leaving.begun, busy.ended) == ([], ["b", 1])
 
 
-async def test_who_begins_to_listen_while_a_member_is_waited_for_gets_the_message_too(relay: RelayCore) -> None:
+async def test_a_consumer_added_while_a_member_is_awaited_gets_the_message_too(relay: RelayCore) -> None:
     (busy,) = await members(relay, 1)
     await publish_all(relay, B, ["b"])
     await run_ready_tasks()
@@ -145,7 +145,7 @@ async def test_where_others_have_the_message_a_member_that_did_not_take_it_is_re
     (message_id,) = await publish_all(relay, A, [1])
     await relay.idle()
     assert (plain.ended, refusing.begun, taking.ended) == ([1], [1], [1])
-    assert [(one["handler"], one["ok"]) for one in (await span(relay, message_id)).outcomes] == [
+    assert [(outcome["handler"], outcome["ok"]) for outcome in (await span(relay, message_id)).outcomes] == [
         ("plain", True),
         ("taking", True),
     ]
@@ -167,10 +167,10 @@ async def test_where_others_have_the_message_and_no_member_is_left_that_is_a_fai
     found = await span(relay, message_id)
     assert (plain.ended, found.status, found.code) == ([1], "partial", "disconnected")
     assert found.reason is not None
-    assert "it has left, and nobody else is there" in found.reason
+    assert "it has left, and no other consumer can take it" in found.reason
 
 
-async def test_what_nobody_of_several_has_taken_goes_back_in_line(relay: RelayCore, data_dir: Path) -> None:
+async def test_a_message_that_none_of_several_consumers_took_is_requeued(relay: RelayCore, data_dir: Path) -> None:
     refusing = [Worker(name) for name in ("one", "two", "plain")]
     subscriptions = [
         await relay.subscribe(A, worker, queue=queue)
@@ -192,12 +192,12 @@ async def test_what_nobody_of_several_has_taken_goes_back_in_line(relay: RelayCo
     assert_counts_match_files(relay, data_dir)
 
 
-_DO = st.sampled_from(["publish", "publish", "publish", "join", "leave", "end", "end", "fail", "put back", "plain"])
+_DO = st.sampled_from(["publish", "publish", "publish", "join", "leave", "end", "end", "fail", "requeue", "plain"])
 
 
 @given(script=st.lists(st.tuples(_DO, st.integers(0, 2), st.integers(1, 3)), max_size=40))
 @settings(max_examples=60)
-def test_each_message_is_handled_once_whoever_comes_goes_or_fails(script: list[tuple[str, int, int]]) -> None:
+def test_each_message_is_handled_once_while_members_join_leave_and_fail(script: list[tuple[str, int, int]]) -> None:
     async def run(directory: str) -> None:
         async with RelayCore(directory, config(circuit_breaker=CircuitBreakerConfig(enabled=False))) as relay:
             for subject in (A, B, C):
@@ -208,7 +208,7 @@ def test_each_message_is_handled_once_whoever_comes_goes_or_fails(script: list[t
             plain: Worker | None = None
             numbers = count()
             sent: list[int] = []
-            put_back = failed = 0
+            requeued = failed = 0
             for what, where, number in script:
                 busy = [worker for worker in everyone if worker.in_flight]
                 if what == "publish":
@@ -229,11 +229,11 @@ def test_each_message_is_handled_once_whoever_comes_goes_or_fails(script: list[t
                     await relay.subscribe(A, everyone[-1], queue="workers")
                     plain = Worker(held=False)
                     await relay.subscribe(A, plain)
-                elif what in ("end", "fail", "put back") and busy:
+                elif what in ("end", "fail", "requeue") and busy:
                     worker = busy[where % len(busy)]
-                    worker.error = {"end": None, "fail": ValueError("no"), "put back": Requeue("no")}[what]
+                    worker.error = {"end": None, "fail": ValueError("no"), "requeue": Requeue("no")}[what]
                     failed += what == "fail"
-                    put_back += what == "put back"
+                    requeued += what == "requeue"
                     worker.end()
                     await run_ready_tasks()
                     worker.error = None
@@ -251,10 +251,10 @@ def test_each_message_is_handled_once_whoever_comes_goes_or_fails(script: list[t
             done = ended([*everyone, last])
             assert len(done) == len(set(done)), "doubled"
             assert set(log) == set(sent), "lost"
-            assert len(log) == len(sent) + put_back
+            assert len(log) == len(sent) + requeued
             assert len(done) == len(sent) - failed
             assert_counts_match_files(relay, Path(directory))
-            assert all(one.depth == one.claimed == 0 for one in relay.mailboxes())
+            assert all(mailbox.depth == mailbox.claimed == 0 for mailbox in relay.mailboxes())
 
     with tempfile.TemporaryDirectory() as directory:
         asyncio.run(run(directory))

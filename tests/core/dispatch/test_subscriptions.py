@@ -1,4 +1,4 @@
-"""Subscriptions: any callable may handle; one that blocks delays its own mailbox and nobody's publish."""
+"""Subscriptions: any callable is a handler; one that blocks delays only its own mailbox, and no publish."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ async def waits_for_a_cancelled_task(envelope: Envelope) -> None:
         "wrong signature",
     ],
 )  # fmt: skip
-async def test_whatever_a_handler_raises_is_a_dead_letter_and_the_mailbox_goes_on(
+async def test_any_exception_of_a_handler_is_a_dead_letter_and_the_mailbox_continues(
     handler: Handler, reason: str, relay: RelayCore
 ) -> None:
     subscription = await relay.subscribe(A, handler)
@@ -274,8 +274,10 @@ async def test_a_late_subscriber_drains_the_backlog_in_order(relay: RelayCore) -
 async def test_subscriptions_are_listed_oldest_first_and_never_restored(data_dir: Path) -> None:
     async with RelayCore(data_dir, RelayConfig(durability="os")) as relay:
         made = [await relay.subscribe(pattern, Seen().take) for pattern in ("relay.b.>", "relay.a", "relay.*.c")]
-        assert [one.pattern for one in relay.subscriptions()] == ["relay.b.>", "relay.a", "relay.*.c"]
-        assert [one.id for one in relay.subscriptions()] == sorted(one.id for one in made)
+        assert [subscription.pattern for subscription in relay.subscriptions()] == ["relay.b.>", "relay.a", "relay.*.c"]
+        assert [subscription.id for subscription in relay.subscriptions()] == sorted(
+            subscription.id for subscription in made
+        )
         assert made[0].name == "Seen.take"
     async with RelayCore(data_dir, RelayConfig(durability="os")) as relay:
         assert relay.subscriptions() == []
@@ -304,11 +306,11 @@ async def test_a_closed_bus_takes_no_subscription_and_closing_one_of_it_is_harml
 
 def test_the_version_changes_only_when_something_does() -> None:
     subscriptions = Subscriptions()
-    one = subscriptions.add("1", "relay.*", "", Seen().take)
+    subscription = subscriptions.add("1", "relay.*", "", Seen().take)
     assert (subscriptions.version, len(subscriptions)) == (1, 1)
-    assert subscriptions.match("relay.a") == [one]
-    subscriptions.remove(one)
-    subscriptions.remove(one)
+    assert subscriptions.match("relay.a") == [subscription]
+    subscriptions.remove(subscription)
+    subscriptions.remove(subscription)
     assert (subscriptions.version, len(subscriptions)) == (2, 0)
     subscriptions.close()
 
@@ -337,15 +339,15 @@ async def test_thousands_of_subscriptions_give_their_memory_back(data_dir: Path)
 
     def alive() -> int:
         gc.collect()
-        return sum(isinstance(one, Subscription | Pool | _Level) for one in gc.get_objects())
+        return sum(isinstance(value, Subscription | Pool | _Level) for value in gc.get_objects())
 
     async with RelayCore(data_dir, RelayConfig(durability="os")) as relay:
         before = alive()
         made = [await relay.subscribe(f"x{n}.>", handle, queue=f"q{n}" if n % 2 else None) for n in range(10_000)]
         assert alive() > before + 10_000
-        for one in made:
-            await one.close()
-        del made, one
+        for subscription in made:
+            await subscription.close()
+        del made, subscription
         assert alive() == before
         assert max(tables(relay)) <= sys.getsizeof({"one": 1})
     for remembering in (subjects._is_subject, subjects._subject_hash):

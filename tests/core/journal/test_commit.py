@@ -22,10 +22,11 @@ from relay_core.core import RelayCore
 from relay_core.errors import StorageError
 from relay_core.journal.commit import Commits
 from relay_core.journal.journal import Durability, Journal
-from relay_core.journal.recovery import Recovered, recover
+from relay_core.journal.recovery import recover
 from relay_core.journal.segment import read_segment, segments, transaction_line
 from relay_core.journal.transaction import Move, Transaction
 from relay_core.messages.envelope import Envelope
+from relay_core.records.journal_history import JournalHistory
 from relay_core.storage.maildir import CUR, FAILED, NEW, Maildir
 from relay_core.testing import FakeClock
 from tests.kit.waiting import until
@@ -66,7 +67,7 @@ class Syncs:
 
 
 class Bench:
-    """A journal, one mailbox, and what was settled."""
+    """A journal, one mailbox, and the settled transactions."""
 
     def __init__(self, directory: Path, durability: Durability, segment_bytes: int) -> None:
         self.syncs = Syncs()
@@ -80,29 +81,33 @@ class Bench:
         body = b"" if kind == "gone" else data(number) if content is None else content
         return Move(kind, BOX, self.box, message_id(number), body)
 
-    def change(self, *ops: Move) -> Transaction:
+    def transaction(self, *ops: Move) -> Transaction:
         return Transaction(ops[0].message_id, list(ops), self._note)
 
     def new(self, number: int) -> Transaction:
-        return self.change(self.op("new", number))
+        return self.transaction(self.op("new", number))
 
-    def _note(self, change: Transaction) -> None:
-        self.settled.append(change.message_id)
+    def _note(self, transaction: Transaction) -> None:
+        self.settled.append(transaction.message_id)
 
     def lines(self) -> list[dict[str, Any]]:
-        return [one for sequence, path in segments(self.journal.directory) for one in read_segment(sequence, path)]
+        return [
+            record for sequence, path in segments(self.journal.directory) for record in read_segment(sequence, path)
+        ]
 
-    def said(self, kind: str) -> list[str]:
-        """Return the messages of which the journal says this."""
-        return [message for one in self.lines() for op, _, message, *_ in one["ops"] if op == kind]
+    def journaled(self, kind: str) -> list[str]:
+        """Return the messages with this op in the journal."""
+        return [message for record in self.lines() for op, _, message, *_ in record["ops"] if op == kind]
 
-    def after_a_kill(self) -> tuple[Recovered, Maildir]:
-        """Return what the next process would find if this one were killed now."""
+    def after_a_kill(self) -> tuple[dict[str, dict[str, Any]], Maildir]:
+        """Recover as if this process were killed now; return the outcomes by dedupe key, and the mailbox."""
         killed = self.journal.directory.parent / "killed"
         for name in (self.journal.directory.name, BOX):
             shutil.copytree(self.journal.directory.parent / name, killed / name, copy_function=_copy_if_there)
         box = Maildir(killed / BOX)
-        return recover(killed / "journal", lambda _: box), box
+        history = JournalHistory()
+        recover(killed / "journal", lambda _: box, history.note)
+        return history.outcomes, box
 
 
 def _copy_if_there(source: str, target: str) -> None:
@@ -111,9 +116,9 @@ def _copy_if_there(source: str, target: str) -> None:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Callable[..., Any]:
+def open_bench(tmp_path: Path) -> Callable[..., Any]:
     @asynccontextmanager
-    async def open_bench(durability: Durability, *, segment_bytes: int = 1 << 24) -> AsyncIterator[Bench]:
+    async def start(durability: Durability, *, segment_bytes: int = 1 << 24) -> AsyncIterator[Bench]:
         made = Bench(tmp_path, durability, segment_bytes)
         made.journal.open()
         made.commits.open()
@@ -123,294 +128,299 @@ def bench(tmp_path: Path) -> Callable[..., Any]:
             made.syncs.may_go.set()
             await made.commits.close()
 
-    return open_bench
+    return start
 
 
 class TestOs:
-    async def test_a_change_is_carried_out_before_commit_first_waits(self, bench: Callable[..., Any]) -> None:
-        async with bench("os") as it:
-            commit = it.commits.commit(it.new(1))
+    async def test_a_transaction_is_carried_out_before_commit_first_waits(self, open_bench: Callable[..., Any]) -> None:
+        async with open_bench("os") as bench:
+            commit = bench.commits.commit(bench.new(1))
             with pytest.raises(StopIteration):
                 commit.send(None)
-            assert it.box.ids(NEW) == [message_id(1)]
-            assert it.settled == [message_id(1)]
-            assert it.lines() == []
-            assert it.syncs.count == 0
+            assert bench.box.ids(NEW) == [message_id(1)]
+            assert bench.settled == [message_id(1)]
+            assert bench.lines() == []
+            assert bench.syncs.count == 0
 
-    async def test_an_atomic_change_is_journaled_and_done(self, bench: Callable[..., Any]) -> None:
-        async with bench("os") as it:
-            await it.commits.commit(it.new(1), atomic=True)
-            first, second = it.lines()
+    async def test_an_atomic_change_is_journaled_and_done(self, open_bench: Callable[..., Any]) -> None:
+        async with open_bench("os") as bench:
+            await bench.commits.commit(bench.new(1), atomic=True)
+            first, second = bench.lines()
             assert first["ops"] == [["new", BOX, message_id(1), {"id": message_id(1), "n": 1}]]
             assert "sync" not in first
             assert second == {"done": message_id(1)}
 
-    async def test_one_with_a_dedupe_id_too(self, bench: Callable[..., Any]) -> None:
-        async with bench("os") as it:
-            change = it.new(1)
-            change.dedupe, change.result = "s one", {"messageId": message_id(1)}
-            await it.commits.commit(change)
-            assert [line.get("dedupe") for line in it.lines()] == ["s one", None]
-            recovered, _ = it.after_a_kill()
-            assert recovered.outcomes == {"s one": {"messageId": message_id(1)}}
-            assert recovered.repaired == 0
+    async def test_one_with_a_dedupe_id_too(self, open_bench: Callable[..., Any]) -> None:
+        async with open_bench("os") as bench:
+            transaction = bench.new(1)
+            transaction.dedupe, transaction.result = "s one", {"messageId": message_id(1)}
+            await bench.commits.commit(transaction)
+            assert [line.get("dedupe") for line in bench.lines()] == ["s one", None]
+            outcomes, _ = bench.after_a_kill()
+            assert outcomes == {"s one": {"messageId": message_id(1)}}
 
     async def test_one_whose_line_was_taken_is_done_though_the_disk_has_no_more_room(
-        self, bench: Callable[..., Any]
+        self, open_bench: Callable[..., Any]
     ) -> None:
-        async with bench("os") as it:
-            change = it.new(1)
+        async with open_bench("os") as bench:
+            transaction = bench.new(1)
             line = transaction_line(message_id(1), [("new", BOX, message_id(1), data(1))], sync=False)
             before = resource.getrlimit(resource.RLIMIT_FSIZE)
             just_enough = len(b"%08x \n" % 0) + len(line) + 768
             resource.setrlimit(resource.RLIMIT_FSIZE, (just_enough, before[1]))
             try:
-                await it.commits.commit(change, atomic=True)
+                await bench.commits.commit(transaction, atomic=True)
             finally:
                 resource.setrlimit(resource.RLIMIT_FSIZE, before)
-            assert (change.error, change.failures) == (None, None)
-            assert it.box.ids(NEW) == [message_id(1)]
-            assert it.lines()[1:] == [{"done": message_id(1)}]
+            assert (transaction.error, transaction.failures) == (None, None)
+            assert bench.box.ids(NEW) == [message_id(1)]
+            assert bench.lines()[1:] == [{"done": message_id(1)}]
 
-    async def test_what_is_finished_needs_no_line(self, bench: Callable[..., Any]) -> None:
-        async with bench("os") as it:
-            it.commits.note_gone(BOX, message_id(1))
-            assert it.lines() == []
+    async def test_what_is_finished_needs_no_line(self, open_bench: Callable[..., Any]) -> None:
+        async with open_bench("os") as bench:
+            bench.commits.note_gone(BOX, message_id(1))
+            assert bench.lines() == []
 
 
 @pytest.mark.parametrize("durability", ["os", "fsync"])
 class TestOps:
-    async def test_each_kind(self, bench: Callable[..., Any], durability: Durability) -> None:
-        async with bench(durability) as it:
-            await it.commits.commit(it.new(1))
-            assert it.box.whereabouts(message_id(1)) == {NEW}
-            it.box.claim(message_id(1))
-            await it.commits.commit(it.change(it.op("failed", 1, b'{"record":1}')))
-            assert it.box.whereabouts(message_id(1)) == {FAILED}
-            await it.commits.commit(it.change(it.op("again", 1)), atomic=True)
-            assert it.box.whereabouts(message_id(1)) == {NEW}
-            await it.commits.commit(it.change(it.op("gone", 1)))
-            assert it.box.whereabouts(message_id(1)) == set()
-            assert it.settled == [message_id(1)] * 4
+    async def test_each_kind(self, open_bench: Callable[..., Any], durability: Durability) -> None:
+        async with open_bench(durability) as bench:
+            await bench.commits.commit(bench.new(1))
+            assert bench.box.whereabouts(message_id(1)) == {NEW}
+            bench.box.claim(message_id(1))
+            await bench.commits.commit(bench.transaction(bench.op("failed", 1, b'{"record":1}')))
+            assert bench.box.whereabouts(message_id(1)) == {FAILED}
+            await bench.commits.commit(bench.transaction(bench.op("again", 1)), atomic=True)
+            assert bench.box.whereabouts(message_id(1)) == {NEW}
+            await bench.commits.commit(bench.transaction(bench.op("gone", 1)))
+            assert bench.box.whereabouts(message_id(1)) == set()
+            assert bench.settled == [message_id(1)] * 4
 
-    async def test_one_that_fails_stops_no_other(self, bench: Callable[..., Any], durability: Durability) -> None:
-        async with bench(durability) as it:
-            await it.commits.commit(it.new(2))
-            change = it.change(it.op("new", 1), it.op("new", 2), it.op("new", 3))
-            await it.commits.commit(change)
-            assert it.box.ids(NEW) == [message_id(1), message_id(2), message_id(3)]
-            assert change.error is None
-            assert isinstance(change.failure(1), FileExistsError)
-            assert change.failure(0) is None
-            assert change.failure(2) is None
+    async def test_one_that_fails_stops_no_other(self, open_bench: Callable[..., Any], durability: Durability) -> None:
+        async with open_bench(durability) as bench:
+            await bench.commits.commit(bench.new(2))
+            transaction = bench.transaction(bench.op("new", 1), bench.op("new", 2), bench.op("new", 3))
+            await bench.commits.commit(transaction)
+            assert bench.box.ids(NEW) == [message_id(1), message_id(2), message_id(3)]
+            assert transaction.error is None
+            assert isinstance(transaction.failure(1), FileExistsError)
+            assert transaction.failure(0) is None
+            assert transaction.failure(2) is None
 
-    async def test_what_is_in_memory_follows_what_is_on_disk(
-        self, bench: Callable[..., Any], durability: Durability
+    async def test_the_state_in_memory_follows_the_disk(
+        self, open_bench: Callable[..., Any], durability: Durability
     ) -> None:
-        async with bench(durability) as it:
+        async with open_bench(durability) as bench:
             seen: list[bool] = []
 
-            def look(change: Transaction) -> None:
-                seen.append(it.box.whereabouts(change.message_id) == {NEW})
+            def look(transaction: Transaction) -> None:
+                seen.append(bench.box.whereabouts(transaction.message_id) == {NEW})
 
             async with asyncio.TaskGroup() as group:
                 for number in range(100):
-                    group.create_task(it.commits.commit(Transaction(message_id(number), [it.op("new", number)], look)))
+                    group.create_task(
+                        bench.commits.commit(Transaction(message_id(number), [bench.op("new", number)], look))
+                    )
             assert seen == [True] * 100
 
 
 class TestFsync:
-    async def test_nothing_counts_before_the_sync_has_returned(self, bench: Callable[..., Any]) -> None:
-        async with bench("fsync") as it:
-            it.syncs.may_go.clear()
+    async def test_nothing_counts_before_the_sync_has_returned(self, open_bench: Callable[..., Any]) -> None:
+        async with open_bench("fsync") as bench:
+            bench.syncs.may_go.clear()
             async with asyncio.TaskGroup() as group:
-                publish = group.create_task(it.commits.commit(it.new(1)))
-                await asyncio.to_thread(it.syncs.entered.wait, 30)
-                assert [line["id"] for line in it.lines()] == [message_id(1)]
-                assert it.box.ids(NEW) == []
-                assert it.settled == []
+                publish = group.create_task(bench.commits.commit(bench.new(1)))
+                await asyncio.to_thread(bench.syncs.entered.wait, 30)
+                assert [line["id"] for line in bench.lines()] == [message_id(1)]
+                assert bench.box.ids(NEW) == []
+                assert bench.settled == []
                 assert not publish.done()
-                it.syncs.may_go.set()
-            assert it.box.ids(NEW) == [message_id(1)]
-            assert it.settled == [message_id(1)]
+                bench.syncs.may_go.set()
+            assert bench.box.ids(NEW) == [message_id(1)]
+            assert bench.settled == [message_id(1)]
 
-    async def test_what_waits_shares_one_sync_and_settles_in_order(self, bench: Callable[..., Any]) -> None:
-        async with bench("fsync") as it:
-            it.syncs.may_go.clear()
+    async def test_what_waits_shares_one_sync_and_settles_in_order(self, open_bench: Callable[..., Any]) -> None:
+        async with open_bench("fsync") as bench:
+            bench.syncs.may_go.clear()
             async with asyncio.TaskGroup() as group:
-                group.create_task(it.commits.commit(it.new(0)))
-                await asyncio.to_thread(it.syncs.entered.wait, 30)
+                group.create_task(bench.commits.commit(bench.new(0)))
+                await asyncio.to_thread(bench.syncs.entered.wait, 30)
                 for number in range(1, 200):
-                    group.create_task(it.commits.commit(it.new(number)))
+                    group.create_task(bench.commits.commit(bench.new(number)))
                 await asyncio.sleep(0)
-                it.syncs.may_go.set()
-            assert it.syncs.count == 2
-            assert it.settled == [message_id(number) for number in range(200)]
+                bench.syncs.may_go.set()
+            assert bench.syncs.count == 2
+            assert bench.settled == [message_id(number) for number in range(200)]
 
-    async def test_a_caller_that_is_cancelled_leaves_nothing_half_done(self, bench: Callable[..., Any]) -> None:
-        async with bench("fsync") as it:
-            it.syncs.may_go.clear()
+    async def test_a_caller_that_is_cancelled_leaves_nothing_half_done(self, open_bench: Callable[..., Any]) -> None:
+        async with open_bench("fsync") as bench:
+            bench.syncs.may_go.clear()
             async with asyncio.TaskGroup() as group:
-                publish = group.create_task(it.commits.commit(it.new(1)))
-                await asyncio.to_thread(it.syncs.entered.wait, 30)
+                publish = group.create_task(bench.commits.commit(bench.new(1)))
+                await asyncio.to_thread(bench.syncs.entered.wait, 30)
                 publish.cancel()
                 await asyncio.sleep(0)
                 assert not publish.done()
-                it.syncs.may_go.set()
+                bench.syncs.may_go.set()
             assert publish.cancelled()
-            assert it.settled == [message_id(1)]
-            assert it.box.ids(NEW) == [message_id(1)]
+            assert bench.settled == [message_id(1)]
+            assert bench.box.ids(NEW) == [message_id(1)]
 
-    async def test_what_is_finished_is_said_before_the_file_goes(self, bench: Callable[..., Any]) -> None:
-        async with bench("fsync") as it:
-            await it.commits.commit(it.new(1))
-            it.box.claim(message_id(1))
-            it.commits.note_gone(BOX, message_id(1))
-            _, box = it.after_a_kill()
+    async def test_the_end_of_a_message_is_journaled_before_its_file_is_removed(
+        self, open_bench: Callable[..., Any]
+    ) -> None:
+        async with open_bench("fsync") as bench:
+            await bench.commits.commit(bench.new(1))
+            bench.box.claim(message_id(1))
+            bench.commits.note_gone(BOX, message_id(1))
+            _, box = bench.after_a_kill()
             assert box.whereabouts(message_id(1)) == set()
-            assert it.box.whereabouts(message_id(1)) == {CUR}
+            assert bench.box.whereabouts(message_id(1)) == {CUR}
 
-    async def test_ends_are_synced_once_though_nothing_follows(self, bench: Callable[..., Any]) -> None:
-        async with bench("fsync") as it:
+    async def test_ends_are_synced_once_though_nothing_follows(self, open_bench: Callable[..., Any]) -> None:
+        async with open_bench("fsync") as bench:
             for number in range(4):
-                await it.commits.commit(it.new(number))
+                await bench.commits.commit(bench.new(number))
             for numbers, syncs in (((0, 1), 5), ((2, 3), 6)):
                 for number in numbers:
-                    it.commits.note_gone(BOX, message_id(number))
-                await until(partial(it.syncs.has_done, syncs))
-            assert it.syncs.count == 6
+                    bench.commits.note_gone(BOX, message_id(number))
+                await until(partial(bench.syncs.has_done, syncs))
+            assert bench.syncs.count == 6
 
-    async def test_a_group_that_follows_spares_them_the_sync(self, bench: Callable[..., Any]) -> None:
-        async with bench("fsync") as it:
-            await it.commits.commit(it.new(1))
-            it.commits.note_gone(BOX, message_id(1))
-            await it.commits.commit(it.new(2))
-            assert it.syncs.count == 2
-            it.commits.note_gone(BOX, message_id(2))
-            await until(lambda: it.syncs.done > 2)
-            assert it.syncs.count == 3
+    async def test_a_group_that_follows_spares_them_the_sync(self, open_bench: Callable[..., Any]) -> None:
+        async with open_bench("fsync") as bench:
+            await bench.commits.commit(bench.new(1))
+            bench.commits.note_gone(BOX, message_id(1))
+            await bench.commits.commit(bench.new(2))
+            assert bench.syncs.count == 2
+            bench.commits.note_gone(BOX, message_id(2))
+            await until(lambda: bench.syncs.done > 2)
+            assert bench.syncs.count == 3
 
     async def test_a_claim_is_written_with_the_next_sync_unless_it_is_over_by_then(
-        self, bench: Callable[..., Any]
+        self, open_bench: Callable[..., Any]
     ) -> None:
-        async with bench("fsync") as it:
+        async with open_bench("fsync") as bench:
             for number in range(4):
-                await it.commits.commit(it.new(number))
+                await bench.commits.commit(bench.new(number))
             for number in range(4):
-                it.commits.note_claimed(BOX, message_id(number))
-            it.commits.note_gone(BOX, message_id(2))
-            it.commits.note_requeued(BOX, message_id(3))
-            await until(lambda: it.syncs.done > 4)
-            assert it.said("begun") == [message_id(0), message_id(1)]
-            assert it.said("back") == []
-            it.commits.note_requeued(BOX, message_id(0))
-            await until(lambda: it.syncs.done > 5)
-            assert it.said("back") == [message_id(0)]
-            _, box = it.after_a_kill()
+                bench.commits.note_claimed(BOX, message_id(number))
+            bench.commits.note_gone(BOX, message_id(2))
+            bench.commits.note_requeued(BOX, message_id(3))
+            await until(lambda: bench.syncs.done > 4)
+            assert bench.journaled("begun") == [message_id(0), message_id(1)]
+            assert bench.journaled("back") == []
+            bench.commits.note_requeued(BOX, message_id(0))
+            await until(lambda: bench.syncs.done > 5)
+            assert bench.journaled("back") == [message_id(0)]
+            _, box = bench.after_a_kill()
             assert (box.ids(NEW), box.ids(CUR)) == ([message_id(0), message_id(3)], [message_id(1)])
 
-    async def test_a_message_whose_parking_failed_is_still_begun(self, bench: Callable[..., Any]) -> None:
-        async with bench("fsync") as it:
-            await it.commits.commit(it.new(1))
-            it.box.claim(message_id(1))
-            it.commits.note_claimed(BOX, message_id(1))
-            it.syncs.error = OSError(errno.EIO, "no")
-            await it.commits.commit(it.change(it.op("failed", 1, b"{}")))
-            it.syncs.error = None
-            assert it.said("begun") == [message_id(1), message_id(1)]
-            it.box.unclaim(message_id(1))  # as after a power loss: the claim was never on disk
-            _, box = it.after_a_kill()
+    async def test_a_message_whose_parking_failed_is_still_begun(self, open_bench: Callable[..., Any]) -> None:
+        async with open_bench("fsync") as bench:
+            await bench.commits.commit(bench.new(1))
+            bench.box.claim(message_id(1))
+            bench.commits.note_claimed(BOX, message_id(1))
+            bench.syncs.error = OSError(errno.EIO, "no")
+            await bench.commits.commit(bench.transaction(bench.op("failed", 1, b"{}")))
+            bench.syncs.error = None
+            assert bench.journaled("begun") == [message_id(1), message_id(1)]
+            bench.box.unclaim(message_id(1))  # as after a power loss: the claim was never on disk
+            _, box = bench.after_a_kill()
             assert box.whereabouts(message_id(1)) == {CUR}
 
-    async def test_a_full_segment_is_checkpointed(self, bench: Callable[..., Any]) -> None:
-        async with bench("fsync", segment_bytes=500) as it:
+    async def test_a_full_segment_is_checkpointed(self, open_bench: Callable[..., Any]) -> None:
+        async with open_bench("fsync", segment_bytes=500) as bench:
             for number in range(50):
-                await it.commits.commit(it.new(number))
-        left = segments(it.journal.directory)
+                await bench.commits.commit(bench.new(number))
+        left = segments(bench.journal.directory)
         assert len(left) == 1
         assert left[0][0] > 3
-        assert len(it.box.ids(NEW)) == 50
+        assert len(bench.box.ids(NEW)) == 50
 
-    async def test_a_kill_loses_nothing_whatever_the_checkpoints_did(self, bench: Callable[..., Any]) -> None:
-        async with bench("fsync", segment_bytes=500) as it:
+    async def test_a_kill_loses_nothing_whatever_the_checkpoints_did(self, open_bench: Callable[..., Any]) -> None:
+        async with open_bench("fsync", segment_bytes=500) as bench:
             for number in range(50):
-                await it.commits.commit(it.new(number))
-            _, box = it.after_a_kill()
+                await bench.commits.commit(bench.new(number))
+            _, box = bench.after_a_kill()
             assert len(box.ids(NEW)) == 50
 
-    async def test_closing_drops_the_journal(self, bench: Callable[..., Any]) -> None:
-        async with bench("fsync") as it:
-            await it.commits.commit(it.new(1))
-        assert it.lines() == []
-        assert it.box.ids(NEW) == [message_id(1)]
+    async def test_closing_drops_the_journal(self, open_bench: Callable[..., Any]) -> None:
+        async with open_bench("fsync") as bench:
+            await bench.commits.commit(bench.new(1))
+        assert bench.lines() == []
+        assert bench.box.ids(NEW) == [message_id(1)]
 
-    async def test_what_comes_after_the_close_is_refused(self, bench: Callable[..., Any]) -> None:
-        async with bench("fsync") as it:
+    async def test_what_comes_after_the_close_is_refused(self, open_bench: Callable[..., Any]) -> None:
+        async with open_bench("fsync") as bench:
             pass
-        change = it.new(1)
+        transaction = bench.new(1)
         try:
-            await it.commits.commit(change)
+            await bench.commits.commit(transaction)
         except Exception:
             return
-        assert change.error is not None
+        assert transaction.error is not None
 
 
 class TestFailedSync:
-    async def test_nothing_of_the_group_counts(self, bench: Callable[..., Any]) -> None:
-        async with bench("fsync") as it:
-            it.syncs.error = OSError(errno.EIO, "the disk says no")
-            changes = [it.new(number) for number in range(10)]
+    async def test_nothing_of_the_group_counts(self, open_bench: Callable[..., Any]) -> None:
+        async with open_bench("fsync") as bench:
+            bench.syncs.error = OSError(errno.EIO, "the disk says no")
+            changes = [bench.new(number) for number in range(10)]
             async with asyncio.TaskGroup() as group:
-                for change in changes:
-                    group.create_task(it.commits.commit(change))
-            assert [change.failure(0) for change in changes] == [it.syncs.error] * 10
-            assert it.settled == [change.message_id for change in changes]
-            assert it.box.ids(NEW) == []
-            assert it.commits.degraded == "[Errno 5] the disk says no"
-            _, box = it.after_a_kill()
+                for transaction in changes:
+                    group.create_task(bench.commits.commit(transaction))
+            assert [transaction.failure(0) for transaction in changes] == [bench.syncs.error] * 10
+            assert bench.settled == [transaction.message_id for transaction in changes]
+            assert bench.box.ids(NEW) == []
+            assert bench.commits.degraded == "[Errno 5] the disk says no"
+            _, box = bench.after_a_kill()
             assert box.ids(NEW) == []
 
-    async def test_the_next_group_begins_a_new_segment_and_heals(self, bench: Callable[..., Any]) -> None:
-        async with bench("fsync") as it:
-            it.syncs.error = OSError(errno.EIO, "no")
-            await it.commits.commit(it.new(1))
-            it.syncs.error = None
-            await it.commits.commit(it.new(2))
-            assert it.commits.degraded is None
-            assert len(segments(it.journal.directory)) == 2
-            _, box = it.after_a_kill()
+    async def test_the_next_group_begins_a_new_segment_and_heals(self, open_bench: Callable[..., Any]) -> None:
+        async with open_bench("fsync") as bench:
+            bench.syncs.error = OSError(errno.EIO, "no")
+            await bench.commits.commit(bench.new(1))
+            bench.syncs.error = None
+            await bench.commits.commit(bench.new(2))
+            assert bench.commits.degraded is None
+            assert len(segments(bench.journal.directory)) == 2
+            _, box = bench.after_a_kill()
             assert box.ids(NEW) == [message_id(2)]
 
-    async def test_what_was_finished_before_stays_finished(self, bench: Callable[..., Any]) -> None:
-        async with bench("fsync") as it:
-            await it.commits.commit(it.new(1))
-            it.commits.note_gone(BOX, message_id(1))
-            it.box.remove(NEW, message_id(1))
-            it.syncs.error = OSError(errno.EIO, "no")
-            await it.commits.commit(it.new(2))
-            _, box = it.after_a_kill()
+    async def test_what_was_finished_before_stays_finished(self, open_bench: Callable[..., Any]) -> None:
+        async with open_bench("fsync") as bench:
+            await bench.commits.commit(bench.new(1))
+            bench.commits.note_gone(BOX, message_id(1))
+            bench.box.remove(NEW, message_id(1))
+            bench.syncs.error = OSError(errno.EIO, "no")
+            await bench.commits.commit(bench.new(2))
+            _, box = bench.after_a_kill()
             assert box.ids(NEW) == []
 
-    async def test_a_dead_letter_that_was_to_be_replaced_is_still_there(self, bench: Callable[..., Any]) -> None:
-        async with bench("fsync") as it:
-            await it.commits.commit(it.change(it.op("failed", 1, b'{"record":1}')))
-            it.syncs.error = OSError(errno.EIO, "no")
-            edited = it.change(it.op("new", 2), it.op("gone", 1))
-            await it.commits.commit(edited, atomic=True)
+    async def test_a_dead_letter_that_was_to_be_replaced_is_still_there(self, open_bench: Callable[..., Any]) -> None:
+        async with open_bench("fsync") as bench:
+            await bench.commits.commit(bench.transaction(bench.op("failed", 1, b'{"record":1}')))
+            bench.syncs.error = OSError(errno.EIO, "no")
+            edited = bench.transaction(bench.op("new", 2), bench.op("gone", 1))
+            await bench.commits.commit(edited, atomic=True)
             assert edited.error is not None
-            _, box = it.after_a_kill()
+            _, box = bench.after_a_kill()
             assert box.whereabouts(message_id(1)) == {FAILED}
             assert box.whereabouts(message_id(2)) == set()
 
-    async def test_a_retry_after_a_kill_is_not_told_that_it_was_published(self, bench: Callable[..., Any]) -> None:
-        async with bench("fsync") as it:
-            it.syncs.error = OSError(errno.EIO, "no")
-            change = it.new(1)
-            change.dedupe, change.result = "s one", {"messageId": message_id(1)}
-            await it.commits.commit(change)
-            recovered, box = it.after_a_kill()
+    async def test_a_retry_after_a_kill_gets_no_outcome_of_a_failed_publish(
+        self, open_bench: Callable[..., Any]
+    ) -> None:
+        async with open_bench("fsync") as bench:
+            bench.syncs.error = OSError(errno.EIO, "no")
+            transaction = bench.new(1)
+            transaction.dedupe, transaction.result = "s one", {"messageId": message_id(1)}
+            await bench.commits.commit(transaction)
+            outcomes, box = bench.after_a_kill()
             assert box.ids(NEW) == []
-            assert recovered.outcomes == {}
+            assert outcomes == {}
 
 
 class TestInTheBus:

@@ -69,7 +69,7 @@ class TestLines:
         assert journal.directory.stat().st_mode & 0o777 == 0o700
         journal.close()
 
-    def test_what_does_not_fit_leaves_nothing_and_the_next_line_counts(
+    def test_a_line_that_does_not_fit_leaves_no_trace_and_the_next_line_counts(
         self, tmp_path: Path, durability: Durability
     ) -> None:
         journal = start(tmp_path, durability)
@@ -270,7 +270,7 @@ class TestSync:
 
 @pytest.mark.parametrize("durability", ["fsync", "os"])
 class TestRoom:
-    def test_what_lies_ahead_of_the_lines_is_given_up_but_not_what_is_held(
+    def test_unreserved_space_ahead_of_the_lines_is_freed_but_not_held_space(
         self, tmp_path: Path, durability: Durability
     ) -> None:
         journal = start(tmp_path, durability)
@@ -381,7 +381,7 @@ class TestForgetting:
             sync_file_system(tmp_path / "none")
 
 
-def test_a_transaction_says_what_it_must() -> None:
+def test_a_transaction_line_has_the_required_fields() -> None:
     plain = orjson.loads(transaction_line("id", [("gone", "box", "id", None)], sync=False))
     assert plain == {"id": "id", "ops": [["gone", "box", "id"]]}
     full = orjson.loads(

@@ -40,7 +40,7 @@ TABLE = {
     "mailbox and adapter both match": Row(True, (accept,), 2, ("delivered",)),
     "mailbox matches, adapter fails": Row(True, (explode,), 1, ("failed",), aside=("adapter_failed",)),
     "no mailbox, adapter fails": Row(False, (explode,), 0, ("failed",), letters=("adapter_failed",)),
-    "no mailbox, adapter says no": Row(False, (refuse,), 0, ("failed",), letters=("adapter_failed",)),
+    "no mailbox, adapter refuses": Row(False, (refuse,), 0, ("failed",), letters=("adapter_failed",)),
     "no mailbox, two adapters match": Row(False, (accept, accept), 2, ("delivered", "delivered")),
     "one of two adapters fails": Row(False, (accept, explode), 1, ("delivered", "failed"), aside=("adapter_failed",)),
     "both adapters fail": Row(
@@ -58,8 +58,8 @@ async def test_the_dead_letter_table(row: Row, relay: RelayCore) -> None:
     result = await relay.publish(SUBJECT, {"content": "hi"}, sender=SENDER)
     assert result.delivered_to == row.delivered_to
     assert result.rejected is None
-    results = sorted(result.adapter_results or (), key=lambda one: one.adapter_id)
-    assert tuple(one.status for one in results) == row.adapters
+    results = sorted(result.adapter_results or (), key=lambda adapter: adapter.adapter_id)
+    assert tuple(adapter.status for adapter in results) == row.adapters
     letters = await relay.dead_letters(include_partial=True)
     assert tuple(letter.code for letter in letters if not letter.partial) == row.letters
     assert tuple(letter.code for letter in letters if letter.partial) == row.aside
@@ -70,7 +70,7 @@ async def test_the_dead_letter_table(row: Row, relay: RelayCore) -> None:
     assert sorted(traced) == sorted(statuses[status] for status in row.adapters)
 
 
-async def test_the_reason_says_what_the_adapter_said(relay: RelayCore) -> None:
+async def test_the_reason_has_the_error_of_the_adapter(relay: RelayCore) -> None:
     await relay.add_adapter(SampleAdapter(platform=refuse))
     result = await relay.publish(SUBJECT, {}, sender=SENDER)
     (letter,) = await relay.dead_letters()
@@ -95,15 +95,15 @@ async def test_a_refusal_by_policy_is_no_dead_letter(relay: RelayCore) -> None:
     relay.force_breaker("relay.adapter.sample", CircuitState.OPEN, "test")
     result = await relay.publish(SUBJECT, {}, sender=SENDER)
     assert result.delivered_to == 0
-    assert [one.reason for one in result.rejected or ()] == ["circuit_open"]
-    assert [one.status for one in result.adapter_results or ()] == ["refused"]
+    assert [rejection.reason for rejection in result.rejected or ()] == ["circuit_open"]
+    assert [adapter.status for adapter in result.adapter_results or ()] == ["refused"]
     assert await relay.dead_letters(include_partial=True) == []
 
 
 async def test_a_delivery_that_times_out_is_a_failure(relay: RelayCore) -> None:
     await relay.add_adapter(SampleAdapter(platform=hang, timeout=0.01))
     result = await relay.publish(SUBJECT, {}, sender=SENDER)
-    assert (result.delivered_to, [one.status for one in result.adapter_results or ()]) == (0, ["failed"])
+    assert (result.delivered_to, [adapter.status for adapter in result.adapter_results or ()]) == (0, ["failed"])
     (letter,) = await relay.dead_letters()
     assert (letter.code, letter.reason) == (
         "adapter_failed",
@@ -124,7 +124,7 @@ async def test_what_is_still_in_line_when_the_answer_is_due_counts_as_taken(rela
         clock.advance(1)
     for publish in (first, second):
         result = publish.result()
-        assert (result.delivered_to, [one.status for one in result.adapter_results or ()]) == (1, ["queued"])
+        assert (result.delivered_to, [adapter.status for adapter in result.adapter_results or ()]) == (1, ["queued"])
     gate.opened.set()
     await relay.idle()
     assert relay.adapters()[0].delivered == 2
@@ -165,7 +165,7 @@ async def test_a_failure_does_not_wait_for_ever_for_the_others(relay: RelayCore,
         await gate.reached.wait()
         await until(lambda: relay.adapters()[0].failed == 1)
         clock.advance(31)
-    assert {one.adapter_id: one.status for one in publish.result().adapter_results or ()} == {
+    assert {adapter.adapter_id: adapter.status for adapter in publish.result().adapter_results or ()} == {
         "broken": "failed",
         "slow": "queued",
     }

@@ -1,4 +1,4 @@
-"""Parents: a child has what its parent's delivery had left, as the bus knows it, never as its publisher claims."""
+"""Parents: a child inherits the remaining budget of its parent's delivery, as the bus recorded it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def left(envelope: Envelope) -> tuple[int, int, int, tuple[str, ...], int]:
 
 
 @pytest.mark.parametrize("when", ["held", "waiting", "completed", "failed"])
-async def test_a_child_has_what_the_parents_delivery_had_left(when: str, relay: RelayCore, clock: FakeClock) -> None:
+async def test_a_child_inherits_the_remaining_budget_of_its_parents_delivery(
+    when: str, relay: RelayCore, clock: FakeClock
+) -> None:
     ttl = clock.now_ms() + 60_000
     parent = await relay.publish(A, 1, sender=SENDER)
     if when != "waiting":
@@ -69,7 +71,7 @@ async def test_a_chain_runs_dry_whatever_its_members_ask_for(relay: RelayCore) -
         sender = claimed[0].budget.ancestor_chain[-1]
         result = await relay.publish(f"{other}.x{number}", 1, sender=sender, parent_id=result.message_id, budget=LAVISH)
     assert spent == [1, 2, 3, 4]
-    assert [one.reason for one in result.rejected or ()] == ["budget_exceeded"]
+    assert [rejection.reason for rejection in result.rejected or ()] == ["budget_exceeded"]
 
 
 async def test_a_cycle_is_found_in_the_parents_chain(relay: RelayCore) -> None:
@@ -160,7 +162,7 @@ async def test_of_a_broadcast_each_receiver_passes_on_its_own_share(relay: Relay
     assert (await received(relay, C)).budget.ancestor_chain == (B, C)
 
 
-async def test_one_who_never_received_it_gets_no_more_than_whoever_had_least(relay: RelayCore) -> None:
+async def test_a_sender_that_never_received_the_parent_inherits_the_smallest_budget(relay: RelayCore) -> None:
     root = await relay.publish(A, 1, sender=SENDER)
     await relay.claim(A)
     parent = await relay.publish(B, 2, sender=A, parent_id=root.message_id)
@@ -184,15 +186,15 @@ async def test_an_unknown_parent_passes_on_nothing(relay: RelayCore) -> None:
     assert [span.trace_id for span in await relay.trace(child.message_id)] == [child.message_id]
 
 
-async def test_a_refused_publish_is_nobodys_parent(relay: RelayCore, data_dir: Path) -> None:
+async def test_a_refused_publish_is_no_parent(relay: RelayCore, data_dir: Path) -> None:
     parent = await relay.publish("relay.agent.nowhere", 1, sender=SENDER, budget={"call_budget_remaining": 0})
     child: PublishResult = await relay.publish(A, 1, sender=SENDER, parent_id=parent.message_id)
-    assert [one.reason for one in child.rejected or ()] == ["budget_exceeded"]
+    assert [rejection.reason for rejection in child.rejected or ()] == ["budget_exceeded"]
 
 
-async def test_what_was_no_message_is_nobodys_parent(relay: RelayCore, data_dir: Path) -> None:
+async def test_a_malformed_file_is_no_parent(relay: RelayCore, data_dir: Path) -> None:
     (data_dir / "draft").write_bytes(b"<message/>")
-    place = next(one.maildir_path for one in relay.endpoints() if one.subject == B)
+    place = next(endpoint.maildir_path for endpoint in relay.endpoints() if endpoint.subject == B)
     os.rename(data_dir / "draft", place / "new" / f"{UNKNOWN}.json")
     await relay.wait_inbox(B)
     assert await relay.claim(B) == []

@@ -205,7 +205,7 @@ async def test_a_broadcast_leaves_out_the_endpoints_it_may_not_reach(relay: Rela
     assert (len(stored(relay, A)), len(stored(relay, B)), len(stored(relay, C))) == (1, 0, 1)
 
 
-async def test_a_broadcast_that_may_reach_nobody_is_denied(relay: RelayCore) -> None:
+async def test_a_broadcast_that_may_reach_no_endpoint_is_denied(relay: RelayCore) -> None:
     await relay.register_endpoint(A)
     relay.bus.access.add_rule(AccessRule(sender=SENDER, to=A, action="deny"))
     with pytest.raises(AccessDenied):
@@ -295,7 +295,9 @@ async def test_a_spent_budget_is_a_dead_letter_and_nothing_runs(
     result = await relay.publish(A, {}, sender=SENDER, budget=budget)
     await relay.idle()
     assert result.delivered_to == 0
-    assert [(one.endpoint_hash, one.reason) for one in result.rejected or ()] == [(subject_hash(A), "budget_exceeded")]
+    assert [(rejection.endpoint_hash, rejection.reason) for rejection in result.rejected or ()] == [
+        (subject_hash(A), "budget_exceeded")
+    ]
     (letter,) = await relay.dead_letters()
     assert (letter.message_id, letter.code, letter.reason) == (result.message_id, code, reason)
     assert seen == []
@@ -306,7 +308,7 @@ async def test_a_spent_budget_is_a_dead_letter_and_nothing_runs(
 # Match, deliver, settle
 
 
-async def test_nobody_to_deliver_to_is_a_dead_letter_apart_from_failures(relay: RelayCore) -> None:
+async def test_a_message_without_a_target_is_a_dead_letter_apart_from_failures(relay: RelayCore) -> None:
     result = await relay.publish(A, {"content": "hi"}, sender=SENDER)
     assert result.to_wire() == {"messageId": result.message_id, "deliveredTo": 0}
     (letter,) = await relay.dead_letters()
@@ -335,21 +337,23 @@ async def test_a_broadcast_skips_an_endpoint_it_has_been_to(relay: RelayCore) ->
         await relay.register_endpoint(subject)
     result = await relay.publish("relay.agent.*", {}, sender=SENDER, budget={"ancestorChain": [A]})
     assert result.delivered_to == 1
-    assert [(one.endpoint_hash, one.reason) for one in result.rejected or ()] == [(subject_hash(A), "budget_exceeded")]
+    assert [(rejection.endpoint_hash, rejection.reason) for rejection in result.rejected or ()] == [
+        (subject_hash(A), "budget_exceeded")
+    ]
     assert not stored(relay, A)
 
 
 async def test_a_subscription_without_an_endpoint_counts_for_each_listener(relay: RelayCore) -> None:
     seen: list[str] = []
 
-    async def one(envelope: Envelope) -> None:
+    async def first(envelope: Envelope) -> None:
         seen.append("one")
 
-    async def two(envelope: Envelope) -> None:
+    async def second(envelope: Envelope) -> None:
         seen.append("two")
 
-    await relay.subscribe("relay.news.*", one)
-    await relay.subscribe("relay.news.>", two)
+    await relay.subscribe("relay.news.*", first)
+    await relay.subscribe("relay.news.>", second)
     result = await relay.publish("relay.news.today", {}, sender=SENDER)
     await relay.idle()
     assert result.delivered_to == 2
@@ -397,7 +401,7 @@ async def test_policy_refusals_are_never_dead_letters(data_dir: Path, clock: Fak
         await relay.publish(A, {}, sender=SENDER)
         relay.bus.breakers.record_failure(subject_hash(B))
         result = await relay.publish("relay.agent.*", {}, sender=SENDER)
-        assert {one.reason for one in result.rejected or ()} == {"backpressure", "circuit_open"}
+        assert {rejection.reason for rejection in result.rejected or ()} == {"backpressure", "circuit_open"}
         assert result.delivered_to == 0
         assert await relay.dead_letters() == []
         assert {span.status for span in await relay.trace(result.message_id)} == {"refused"}
@@ -409,7 +413,9 @@ async def test_one_target_that_cannot_store_leaves_its_copy_aside(relay: RelayCo
     (relay.bus.data_dir.mailboxes / subject_hash(A) / "new").rmdir()
     result = await relay.publish("relay.agent.*", {"n": 1}, sender=SENDER)
     assert result.delivered_to == 1
-    assert [(one.endpoint_hash, one.reason) for one in result.rejected or ()] == [(subject_hash(A), "store_failed")]
+    assert [(rejection.endpoint_hash, rejection.reason) for rejection in result.rejected or ()] == [
+        (subject_hash(A), "store_failed")
+    ]
     assert await relay.dead_letters() == []
     (letter,) = await relay.dead_letters(include_partial=True)
     assert (letter.endpoint_hash, letter.code, letter.partial) == (subject_hash(A), "store_failed", True)
@@ -422,7 +428,9 @@ async def test_all_targets_that_cannot_store_make_a_dead_letter_with_the_cause(r
     (relay.bus.data_dir.mailboxes / subject_hash(A) / "new").rmdir()
     result = await relay.publish(A, {"n": 1}, sender=SENDER)
     assert result.delivered_to == 0
-    assert [(one.endpoint_hash, one.reason) for one in result.rejected or ()] == [(subject_hash(A), "store_failed")]
+    assert [(rejection.endpoint_hash, rejection.reason) for rejection in result.rejected or ()] == [
+        (subject_hash(A), "store_failed")
+    ]
     (letter,) = await relay.dead_letters()
     assert letter.code == "store_failed"
     assert "No such file or directory" in letter.reason
@@ -440,14 +448,16 @@ async def test_a_retry_after_a_restart_hears_of_the_target_that_could_not_store(
         new = relay.bus.data_dir.mailboxes / subject_hash(A) / "new"
         new.rmdir()
         sent = await relay.publish("relay.agent.*", {"n": 1}, sender=SENDER, dedupe_id="once")
-        assert [one.reason for one in sent.rejected or ()] == ["store_failed"]
+        assert [rejection.reason for rejection in sent.rejected or ()] == ["store_failed"]
         await asyncio.to_thread(shutil.copytree, data_dir, tmp_path / "killed")
     for name in ("index.db", "index.db-wal", "index.db-shm"):  # so that the journal alone tells of it
         (tmp_path / "killed" / name).unlink(missing_ok=True)
     async with RelayCore(tmp_path / "killed", config=lasting) as relay:
         again = await relay.publish("relay.agent.*", {"n": 1}, sender=SENDER, dedupe_id="once")
     assert (again.message_id, again.delivered_to) == (sent.message_id, len(subjects) - 1)
-    assert [(one.endpoint_hash, one.reason) for one in again.rejected or ()] == [(subject_hash(A), "store_failed")]
+    assert [(rejection.endpoint_hash, rejection.reason) for rejection in again.rejected or ()] == [
+        (subject_hash(A), "store_failed")
+    ]
 
 
 async def test_a_misspelt_limit_of_a_budget_is_refused_and_nothing_is_stored(relay: RelayCore) -> None:

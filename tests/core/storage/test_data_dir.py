@@ -139,12 +139,12 @@ def test_a_pid_file_that_was_longer_is_cut(data_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"abc\n", b"\xff\xfe"], ids=["empty", "text", "binary"])
-def test_a_lock_file_without_a_pid_names_nobody(data_dir: Path, content: bytes) -> None:
+def test_a_lock_file_without_a_pid_names_no_holder(data_dir: Path, content: bytes) -> None:
     (data_dir / "relay.lock").write_bytes(content)
     assert DataDir(data_dir).holder() is None
 
 
-def test_no_lock_file_names_nobody(data_dir: Path) -> None:
+def test_no_lock_file_names_no_holder(data_dir: Path) -> None:
     assert DataDir(data_dir).holder() is None
 
 
@@ -235,7 +235,7 @@ def test_unwritable(open_place: Path) -> None:
     assert answer == f"storage_error cannot use {path}: Permission denied"
 
 
-def test_in_a_place_where_nothing_may_be_made(open_place: Path) -> None:
+def test_in_a_read_only_place(open_place: Path) -> None:
     open_place.chmod(0o555)
     answer = as_nobody(open_place / "relay")
     open_place.chmod(0o755)

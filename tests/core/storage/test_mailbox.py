@@ -1,4 +1,4 @@
-"""Mailbox: depth is what lies in new/, first in is first out, and the claim on disk decides."""
+"""Mailbox: depth is the number of files in new/, first in is first out, and the claim on disk decides."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class TestOrder:
         assert box.waiting(2) == [message_id(number) for number in (3, 1)]
         assert claimed(box) == [3, 1, 2]
 
-    def test_what_is_put_back_is_next(self, box: Mailbox) -> None:
+    def test_a_requeued_message_is_next(self, box: Mailbox) -> None:
         put(box, 1, 2)
         item = box.claim_next()
         assert isinstance(item, StoredMessage)
@@ -123,13 +123,13 @@ class TestOrder:
         assert claimed(box) == [1, 2]
 
     @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
-    def test_what_is_put_back_is_in_line_as_before_whoever_was_first(
+    def test_requeued_messages_keep_their_order_in_any_order_of_requeueing(
         self, box: Mailbox, order: tuple[int, ...]
     ) -> None:
         put(box, 1, 2, 3, 4)
         taken = [box.claim_next() for _ in range(3)]
-        for one in order:
-            item = taken[one]
+        for message in order:
+            item = taken[message]
             assert isinstance(item, StoredMessage)
             assert box.requeue(item)
         assert claimed(box) == [1, 2, 3, 4]
@@ -172,7 +172,7 @@ class TestClaim:
         Path(box.maildir.new, f"{message_id(1)}.json").write_bytes(b"changed meanwhile")
         assert box.claim_next() is kept
 
-    def test_nothing_is_kept_where_nobody_listens_and_no_more_than_there_is_room(self, box: Mailbox) -> None:
+    def test_messages_stay_in_memory_only_with_a_consumer_and_within_the_budget(self, box: Mailbox) -> None:
         assert not box.wants(1)
         box.is_handled = True
         assert not box.wants(1 << 30)
@@ -207,7 +207,7 @@ class TestDrops:
         assert box.discover([f"{message_id(1)}.json"]) == []
         assert box.depth == 0
 
-    def test_one_that_was_taken_since_it_was_seen_is_not_new(self, box: Mailbox) -> None:
+    def test_a_file_taken_after_it_was_listed_is_not_added(self, box: Mailbox) -> None:
         put(box, 1)
         seen = box.maildir.names(NEW)
         claimed(box)
@@ -216,7 +216,7 @@ class TestDrops:
         assert box.discover(seen) == []
         assert box.depth == 0
 
-    def test_strangers_are_what_nobody_has_told_of(self, box: Mailbox) -> None:
+    def test_undiscovered_files_are_those_not_reported_yet(self, box: Mailbox) -> None:
         put(box, 2)
         names = [drop(box, 3), drop(box, 1)]
         Path(box.maildir.new, "hello").touch()

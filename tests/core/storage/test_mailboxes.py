@@ -199,7 +199,7 @@ class TestLoad:
         box.maildir.write(ID, stored("a.b"))
         (box.maildir.path / "endpoint.json").unlink()
         (box.maildir.path / "endpoint.json").mkdir()
-        assert [(one.subject, one.depth) for one in load(tmp_path)] == [("a.b", 1)]
+        assert [(mailbox.subject, mailbox.depth) for mailbox in load(tmp_path)] == [("a.b", 1)]
 
     @pytest.mark.parametrize(
         "content",
@@ -213,7 +213,7 @@ class TestLoad:
         box.maildir.write(ID, stored("a.b"))
         assert subjects(load(tmp_path).endpoints()) == ["a.b"]
 
-    def test_it_says_whose_mailbox_it_is_for_everybody_to_read(self, boxes: Mailboxes) -> None:
+    def test_endpoint_json_names_the_subject_in_plain_json(self, boxes: Mailboxes) -> None:
         box = endpoint(boxes, "a.b")
         assert orjson.loads((box.maildir.path / "endpoint.json").read_bytes()) == {
             "subject": "a.b",

@@ -75,7 +75,7 @@ class TestWrite:
         box.write(ID, b"data")
         assert os.stat(f"{box.new}{ID}.json").st_nlink == 1
 
-    def test_what_a_killed_writer_left_in_tmp_is_in_nobodys_way(self, box: Maildir) -> None:
+    def test_a_leftover_of_a_killed_writer_in_tmp_does_not_block_a_write(self, box: Maildir) -> None:
         Path(box.tmp, f"{ID}.json").write_bytes(b"ha")
         box.write(ID, b"whole")
         box.remove(NEW, ID)
@@ -91,7 +91,7 @@ class TestWrite:
             assert everything(box) == {}
 
     @pytest.mark.usefixtures("small_files_only")
-    def test_parking_that_fails_leaves_the_message_where_it_was(self, box: Maildir) -> None:
+    def test_a_failed_dead_lettering_leaves_the_message_in_place(self, box: Maildir) -> None:
         box.write(ID, b"message")
         box.claim(ID)
         with pytest.raises(OSError, match="File too large"):
@@ -148,7 +148,7 @@ class TestMoves:
         assert not box.complete(ID)
         assert everything(box) == {}
 
-    def test_unclaim_puts_it_back(self, box: Maildir) -> None:
+    def test_unclaim_returns_it_to_new(self, box: Maildir) -> None:
         box.write(ID, b"data")
         assert not box.unclaim(ID)
         box.claim(ID)
@@ -164,7 +164,7 @@ class TestMoves:
         assert box.read(CUR, ID, limit=LIMIT) == b"first"
 
     @pytest.mark.parametrize("state", [NEW, CUR, None])
-    def test_park_takes_it_from_wherever_it_is(self, box: Maildir, state: str | None) -> None:
+    def test_move_to_failed_takes_it_from_new_or_cur(self, box: Maildir, state: str | None) -> None:
         if state is not None:
             box.write(ID, b"data")
         if state == CUR:
@@ -173,7 +173,7 @@ class TestMoves:
         assert everything(box) == {FAILED: [f"{ID}.json"]}
         assert box.read(FAILED, ID, limit=LIMIT) == b"record"
 
-    def test_park_writes_before_it_removes(self, box: Maildir, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_move_to_failed_writes_before_it_removes(self, box: Maildir, monkeypatch: pytest.MonkeyPatch) -> None:
         box.write(ID, b"data")
         box.claim(ID)
         seen: list[set[str]] = []
@@ -243,7 +243,7 @@ class TestRead:
         with pytest.raises(UntrustedFile, match=problem):
             read_regular_file(path, limit=LIMIT)
 
-    def test_somebody_elses_file_is_not_read(self, tmp_path: Path) -> None:
+    def test_a_file_of_another_user_is_not_read(self, tmp_path: Path) -> None:
         if os.geteuid() != 0:
             pytest.skip("only root can give a file away")
         path = tmp_path / "file"
@@ -280,7 +280,7 @@ class TestList:
         os.symlink("/nowhere", f"{box.cur}{ID}.json")
         assert box.whereabouts(ID) == {NEW, CUR, FAILED}
 
-    def test_sweep_removes_what_is_old_and_leaves_what_is_not_ours(self, box: Maildir) -> None:
+    def test_sweep_removes_old_files_and_leaves_directories(self, box: Maildir) -> None:
         for name, age in (("old", 100.0), ("young", 300.0)):
             path = Path(box.tmp, name)
             path.touch()
@@ -309,7 +309,7 @@ class TestCreateAndDestroy:
         assert not box.path.exists()
 
     @pytest.mark.parametrize("state", [*STATES, TMP])
-    def test_one_that_holds_anything_stays_usable(self, box: Maildir, state: str) -> None:
+    def test_a_mailbox_that_is_not_empty_stays_usable(self, box: Maildir, state: str) -> None:
         (box.path / "endpoint.json").touch()
         (box.path / state / ".anything").touch()
         with pytest.raises(OSError, match="not empty"):

@@ -26,7 +26,7 @@ T = TypeVar("T")
 PULL = ("work.one", "work.two")
 """Mailboxes whose mail is claimed by hand."""
 AUTO = "auto.one"
-"""A mailbox with a handler: it fails what says so, until that is replayed."""
+"""A mailbox with a handler that fails marked messages until they are replayed."""
 UNHEARD = "nobody.home"
 
 
@@ -164,7 +164,7 @@ class MaildirMachine(RuleBasedStateMachine):
 
     @rule()
     def die(self) -> None:
-        """Go on from a copy of the disk as it is now, which is what a kill leaves."""
+        """Continue from a copy of the present disk, as after a kill."""
         self.run(self.core.bus.index.flush())
         self.generation += 1
         copy = self.directory / str(self.generation)

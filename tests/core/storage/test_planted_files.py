@@ -167,7 +167,7 @@ class TestTheDirectoryItself:
         second.chmod(0o755)
         works(second / "data")
 
-    def test_a_name_that_others_have_chosen_runs_nothing_and_paints_nothing(self, data_dir: Path) -> None:
+    def test_a_name_chosen_by_others_runs_no_command_and_prints_no_control_characters(self, data_dir: Path) -> None:
         data_dir.chmod(0o777)
         hostile = data_dir / "x; echo \x1b[2J\n$(id)"
         hostile.write_text("")
@@ -184,7 +184,7 @@ class TestTheDirectoryItself:
         assert f"{tmp_path} belongs to uid {STRANGER}, not to you or to root" in refused(data_dir).message
 
     @pytest.mark.parametrize("target", ["real", "./aside/../real", "{}/real"], ids=["relative", "dots", "absolute"])
-    def test_ones_own_link_above_it_is_followed_and_anothers_is_not(self, tmp_path: Path, target: str) -> None:
+    def test_the_users_own_link_above_it_is_followed_and_anothers_is_not(self, tmp_path: Path, target: str) -> None:
         for name in ("real", "aside"):
             (tmp_path / name).mkdir(mode=0o700)
         (tmp_path / "above").symlink_to(target.format(tmp_path))
@@ -201,7 +201,7 @@ class TestTheDirectoryItself:
             check_path(tmp_path / "loop" / "relay")
 
     @pytest.mark.usefixtures("usual_umask")
-    def test_what_is_made_for_it_is_not_writable_by_others(self, tmp_path: Path) -> None:
+    def test_created_directories_are_not_writable_by_others(self, tmp_path: Path) -> None:
         works(tmp_path / "one" / "two" / "relay")
         works(tmp_path / "one" / "two" / "relay")
         assert {mode(tmp_path / name) for name in ("one", "one/two", "one/two/relay")} == {0o700}
@@ -339,7 +339,7 @@ class TestOneFile:
         with pytest.raises(UntrustedFile, match=f"{file}: 4 bytes, the limit is 3"):
             read_trusted(file, limit=3)
 
-    def test_what_is_missing_or_a_directory_is_said_so(self, file: Path) -> None:
+    def test_a_missing_file_or_a_directory_is_reported_as_such(self, file: Path) -> None:
         with pytest.raises(FileNotFoundError):
             read_trusted(file.with_name("missing"))
         with pytest.raises(IsADirectoryError):
