@@ -84,7 +84,15 @@ class ApiContext:
 
     def problems(self) -> list[str]:
         """Return errors in the operator's files."""
-        return find_problems(self.relay, self.adapters, self.tokens, self.agents)
+        relay = self.relay
+        found = (
+            relay.config_problem,
+            relay.access_problem,
+            self.adapters.problem,
+            self.tokens.broken,
+            self.agents.broken,
+        )
+        return [problem for problem in found if problem is not None]
 
     async def reload(self) -> list[str]:
         """Reload the operator's files; return errors in them."""
@@ -100,9 +108,3 @@ class ApiContext:
             token = connection.identity.token
             if token is not None and not self.tokens.is_good(token):
                 connection.end()
-
-
-def find_problems(relay: RelayCore, adapters: ConfiguredAdapters, tokens: Tokens, agents: Agents) -> list[str]:
-    """Return errors in the operator's files."""
-    found = (relay.config_problem, relay.access_problem, adapters.problem, tokens.broken, agents.broken)
-    return [problem for problem in found if problem is not None]

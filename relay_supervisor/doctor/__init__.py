@@ -1,1 +1,1 @@
-"""`relay-supervisor doctor`: what is wrong with the data directory and the machine, and how to repair it."""
+"""`relay-supervisor doctor`: checks of the data directory and the machine, with suggested repairs."""

@@ -1,4 +1,4 @@
-"""Scheduled jobs: APScheduler says when, a subprocess runs the nightly report, and its results are files.
+"""Scheduled jobs: maintenance on the event loop, and the nightly Spark report in a subprocess.
 
 Imports only `relay_core`.
 """
