@@ -23,7 +23,6 @@ async def add(context: ApiContext, connection: Connection, params: AddAgentParam
 
 @handles("agents.remove")
 async def remove(context: ApiContext, connection: Connection, params: SubjectParams) -> Done:
-    """Remove an agent; its connections end, its messages stay."""
     try:
         await context.agents.remove(params.subject)
     finally:
@@ -44,7 +43,6 @@ def list_agents(context: ApiContext, connection: Connection, params: ListParams)
 
 @handles("agents.people")
 def people(context: ApiContext, connection: Connection, params: SubjectParams) -> People:
-    """List the people an agent may write to."""
     context.replies.check_reader(connection, params.subject)
     return People(people=context.relay.people(params.subject))
 

@@ -1,4 +1,4 @@
-"""EndpointList, mailboxes and signals."""
+"""Endpoints, mailboxes and signals."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ async def register(context: ApiContext, connection: Connection, params: SubjectP
 
 @handles("endpoints.unregister")
 async def unregister(context: ApiContext, connection: Connection, params: SubjectParams) -> Done:
-    """Stop routing to a subject; its messages stay."""
     context.replies.check_reader(connection, params.subject, leftovers=True)
     await context.relay.unregister_endpoint(params.subject)
     context.replies.close(connection, params.subject)
@@ -61,7 +60,6 @@ def list_endpoints(context: ApiContext, connection: Connection, params: ListPara
 
 @handles("mailboxes.list")
 def list_mailboxes(context: ApiContext, connection: Connection, params: Nothing) -> MailboxList:
-    """List the mailboxes and their state."""
     return MailboxList(mailboxes=context.relay.mailboxes())
 
 
@@ -91,7 +89,6 @@ def subscribe_signals(context: ApiContext, connection: Connection, params: Patte
 
 @handles("signal.unsubscribe")
 def unsubscribe_signals(context: ApiContext, connection: Connection, params: SubscriptionParams) -> Done:
-    """End a subscription to signals."""
     subscription = connection.signals.pop(params.subscription_id, None)
     if subscription is None:
         raise NotFound(f"this connection has no subscription {params.subscription_id}", what=params.subscription_id)
