@@ -19,7 +19,6 @@ import logging
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any, TextIO
 
 from relay_core.clock import iso
@@ -59,21 +58,6 @@ def configure_logging(config: LogsConfig, *, stream: TextIO | None = None, redac
     root.setLevel(level)
     for name, minimum in QUIET.items():
         logging.getLogger(name).setLevel(minimum)
-
-
-@contextmanager
-def restore() -> Iterator[None]:
-    """Undo every configuration that is made inside."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    levels = {name: logging.getLogger(name).level for name in QUIET}
-    try:
-        yield
-    finally:
-        root.handlers = handlers
-        root.setLevel(level)
-        for name, minimum in levels.items():
-            logging.getLogger(name).setLevel(minimum)
 
 
 class _Handler(logging.Handler):
@@ -154,7 +138,7 @@ class _HumanLines:
         for key, value in [*fields.items(), ("logger", source)]:
             line += f" {self._paint(_FAINT, _escape(key) + '=')}{_human_value(value)}"
         for block in blocks:
-            line += "".join(f"\n  | {_escape(each)}" for each in block.splitlines())
+            line += "".join(f"\n  | {_escape(part)}" for part in block.splitlines())
         return line
 
     def _paint(self, colour: str, text: str) -> str:

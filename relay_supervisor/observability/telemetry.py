@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
@@ -84,10 +83,8 @@ class SpanExport:
             self._exporter, max_waiting=MAX_WAITING, batch=BATCH, linger_secs=LINGER_SECS
         )
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Send the waiting spans, if that is done quickly."""
+    async def __aexit__(self, *_: object) -> None:
+        """Send the waiting spans, within the time of rule 3."""
         self._is_closing = True
         await asyncio.to_thread(self._close)
 

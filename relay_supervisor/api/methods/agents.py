@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from relay_core.messages.subjects import is_pattern
-from relay_core.protocol.base import Done, ListParams, SubjectParams
+from relay_core.protocol.base import ListParams, SubjectParams
 from relay_core.protocol.endpoints import AddAgentParams, AgentList, NewAgent, People
 from relay_supervisor.api.context import ApiContext
 from relay_supervisor.api.methods.handlers import handles
@@ -22,12 +22,11 @@ async def add(context: ApiContext, connection: Connection, params: AddAgentParam
 
 
 @handles("agents.remove")
-async def remove(context: ApiContext, connection: Connection, params: SubjectParams) -> Done:
+async def remove(context: ApiContext, connection: Connection, params: SubjectParams) -> None:
     try:
         await context.agents.remove(params.subject)
     finally:
         context.drop_revoked()  # even if a later step failed
-    return Done()
 
 
 @handles("agents.list")

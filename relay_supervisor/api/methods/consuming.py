@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 from relay_core.protocol import consuming as wire
-from relay_core.protocol.base import Done
 from relay_supervisor.api.context import ApiContext
 from relay_supervisor.api.methods.handlers import handles
 from relay_supervisor.server.connection import Connection
@@ -22,27 +21,23 @@ async def subscribe(context: ApiContext, connection: Connection, params: wire.Su
 
 
 @handles("unsubscribe")
-async def unsubscribe(context: ApiContext, connection: Connection, params: wire.SubscriptionParams) -> Done:
+async def unsubscribe(context: ApiContext, connection: Connection, params: wire.SubscriptionParams) -> None:
     await context.consumers.unsubscribe(connection, params.subscription_id)
-    return Done()
 
 
 @handles("start")
-def start(context: ApiContext, connection: Connection, params: wire.DeliveryParams) -> Done:
+def start(context: ApiContext, connection: Connection, params: wire.DeliveryParams) -> None:
     context.consumers.start(connection, params.delivery_id)
-    return Done()
 
 
 @handles("ack")
-def ack(context: ApiContext, connection: Connection, params: wire.DeliveryParams) -> Done:
+def ack(context: ApiContext, connection: Connection, params: wire.DeliveryParams) -> None:
     context.consumers.ack(connection, params.delivery_id)
-    return Done()
 
 
 @handles("fail")
-def fail(context: ApiContext, connection: Connection, params: wire.FailDeliveryParams) -> Done:
+def fail(context: ApiContext, connection: Connection, params: wire.FailDeliveryParams) -> None:
     context.consumers.fail(connection, params.delivery_id, params.reason, put_back=params.put_back)
-    return Done()
 
 
 @handles("inbox.peek")
@@ -78,7 +73,6 @@ async def complete(context: ApiContext, connection: Connection, params: wire.Com
 
 
 @handles("inbox.fail")
-async def fail_claim(context: ApiContext, connection: Connection, params: wire.FailParams) -> Done:
+async def fail_claim(context: ApiContext, connection: Connection, params: wire.FailParams) -> None:
     context.replies.check_reader(connection, params.subject, leftovers=True)
     await context.claims.fail(params.subject, params.id, params.reason)
-    return Done()

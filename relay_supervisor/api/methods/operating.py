@@ -11,7 +11,7 @@ from relay_core.messages.delivery import TracePage
 from relay_core.messages.operator_views import ConfiguredAdapter, JobRun
 from relay_core.protocol import operating as wire
 from relay_core.protocol import reporting
-from relay_core.protocol.base import Done, IdParams, Nothing
+from relay_core.protocol.base import IdParams, Nothing
 from relay_core.records.metrics import MetricsSnapshot
 from relay_core.rules.breaker import CircuitState
 from relay_supervisor.api.context import ApiContext
@@ -26,15 +26,13 @@ def list_breakers(context: ApiContext, connection: Connection, params: Nothing) 
 
 
 @handles("breakers.reset")
-def reset_breaker(context: ApiContext, connection: Connection, params: wire.ResetBreakerParams) -> Done:
+def reset_breaker(context: ApiContext, connection: Connection, params: wire.ResetBreakerParams) -> None:
     context.relay.reset_breaker(params.target, params.reason)
-    return Done()
 
 
 @handles("breakers.force")
-def force_breaker(context: ApiContext, connection: Connection, params: wire.ForceBreakerParams) -> Done:
+def force_breaker(context: ApiContext, connection: Connection, params: wire.ForceBreakerParams) -> None:
     context.relay.force_breaker(params.target, CircuitState(params.state), params.reason)
-    return Done()
 
 
 @handles("senders.list")
@@ -102,10 +100,9 @@ async def add_token(context: ApiContext, connection: Connection, params: wire.Ad
 
 
 @handles("tokens.remove")
-async def remove_token(context: ApiContext, connection: Connection, params: IdParams) -> Done:
+async def remove_token(context: ApiContext, connection: Connection, params: IdParams) -> None:
     await asyncio.to_thread(context.tokens.remove, params.id)
     context.drop_revoked()
-    return Done()
 
 
 @handles("traces.get")

@@ -9,7 +9,7 @@ from relay_core import __version__
 from relay_core.errors import AccessDenied, NotFound, ProtocolError
 from relay_core.messages.subjects import is_pattern, validate_subject
 from relay_core.protocol import serving as wire
-from relay_core.protocol.base import PROTOCOL_VERSION, Done, Nothing
+from relay_core.protocol.base import PROTOCOL_VERSION, Nothing
 from relay_core.rules.breaker import CircuitState
 from relay_supervisor.api.context import ApiContext
 from relay_supervisor.api.methods.handlers import handles
@@ -65,8 +65,8 @@ def info(context: ApiContext, connection: Connection, params: Nothing) -> wire.S
 
 
 @handles("server.ping")
-def ping(context: ApiContext, connection: Connection, params: Nothing) -> Done:
-    return Done()
+def ping(context: ApiContext, connection: Connection, params: Nothing) -> None:
+    pass
 
 
 @handles("server.status")
@@ -92,10 +92,9 @@ async def status(context: ApiContext, connection: Connection, params: Nothing) -
 
 
 @handles("server.stop")
-def stop(context: ApiContext, connection: Connection, params: Nothing) -> Done:
+def stop(context: ApiContext, connection: Connection, params: Nothing) -> None:
     """Stop the supervisor, as SIGTERM does; this request is still answered."""
     context.stop()
-    return Done()
 
 
 @handles("state.watch")
@@ -104,10 +103,9 @@ def watch(context: ApiContext, connection: Connection, params: Nothing) -> wire.
 
 
 @handles("state.unwatch")
-def unwatch(context: ApiContext, connection: Connection, params: wire.WatchParams) -> Done:
+def unwatch(context: ApiContext, connection: Connection, params: wire.WatchParams) -> None:
     if not context.stream.unwatch(connection, params.watch_id):
         raise NotFound(f"this connection has no stream {params.watch_id}", what=params.watch_id)
-    return Done()
 
 
 @handles("config.get")
