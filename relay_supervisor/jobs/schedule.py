@@ -7,11 +7,10 @@ from datetime import datetime, timedelta
 from apscheduler.triggers.base import BaseTrigger  # type: ignore[import-untyped]
 
 from relay_core.config import JobConfig, NightlyConfig
+from relay_core.text.units import format_duration
 
 FIRST_RUN_SECS = 300
 """Jobs at intervals first run within this time after the start; a missed night is made up for after it."""
-
-_UNITS = ((3600, "h"), (60, "min"), (1, "s"))
 
 
 class Every(BaseTrigger):  # type: ignore[misc]
@@ -33,6 +32,4 @@ def describe_schedule(section: JobConfig | NightlyConfig) -> str:
     """Return a schedule in words."""
     if isinstance(section, NightlyConfig):
         return f"daily at {section.at} UTC"
-    secs = section.every_secs
-    size, unit = next((size, unit) for size, unit in _UNITS if (secs % size == 0 and secs >= 2 * size) or size == 1)
-    return f"every {secs // size} {unit}"
+    return f"every {format_duration(section.every_secs, spaced=True)}"

@@ -71,16 +71,21 @@ class SpanExport:
         return self
 
     def _open(self, host: str) -> None:
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
         from relay_supervisor.observability import spans
 
         self._make_span = spans.make_span
-        # A proxy of the environment does not lead back to this machine.
+        # A proxy of the environment cannot reach this machine's loopback.
         use_proxy = host not in _LOOPBACK
         self._exporter = spans.Exporter(
             self._endpoint, EXPORT_SECS, use_proxy=use_proxy, taken=self._count_taken, done=self._count_done
         )
-        self._processor = spans.open_processor(
-            self._exporter, max_waiting=MAX_WAITING, batch=BATCH, linger_secs=LINGER_SECS
+        self._processor = BatchSpanProcessor(
+            self._exporter,
+            max_queue_size=max(MAX_WAITING, BATCH),
+            schedule_delay_millis=LINGER_SECS * 1000,
+            max_export_batch_size=BATCH,
         )
 
     async def __aexit__(self, *_: object) -> None:

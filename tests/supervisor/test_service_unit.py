@@ -106,7 +106,7 @@ def test_uninstalling_what_is_not_installed_is_no_error(platform: str) -> None:
 
 @pytest.mark.parametrize("platform", PLATFORMS)
 @pytest.mark.parametrize("what", ["file", "symlink", "dangling"])
-def test_a_file_of_somebody_else_is_never_touched(tmp_path: Path, platform: str, what: str) -> None:
+def test_a_foreign_file_is_never_touched(tmp_path: Path, platform: str, what: str) -> None:
     path = service_path(platform=platform)
     path.parent.mkdir(parents=True)
     if what == "file":

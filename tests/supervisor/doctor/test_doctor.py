@@ -48,7 +48,7 @@ def site(data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sit
             await relay.publish("relay.agent.a", {"content": "hi"}, sender="relay.agent.b")
 
     asyncio.run(use_it())
-    # As a start would leave it. The nightly report has tests of its own, which need Java's second.
+    # As a start would leave it. The nightly report has separate tests, which need a second for Java.
     (data_dir / "config.json").write_text('{"jobs": {"metrics": {"enabled": false}}}')
     (data_dir / "config.json").chmod(0o600)
     run = tmp_path / "run"
@@ -368,7 +368,7 @@ def test_what_a_killed_supervisor_leaves_is_harmless(site: Site) -> None:
     assert checks["socket"].ok == "warn"
 
 
-def test_whoever_holds_the_lock_is_known_without_its_note(site: Site) -> None:
+def test_the_holder_of_the_lock_is_known_without_its_note(site: Site) -> None:
     with holder(site.data, site.socket) as process:
         os.truncate(site.data / "relay.lock", 0)
         assert look(site)["supervisor"].found == f"running, process {process.pid}"

@@ -158,7 +158,7 @@ async def test_an_unknown_job_is_told_with_the_known_ones(jobs: Jobs) -> None:
 # One at a time
 
 
-async def test_whoever_asks_for_a_job_that_runs_joins_it(relay: RelayCore, jobs: Jobs, data_dir: Path) -> None:
+async def test_a_request_for_a_running_job_joins_it(relay: RelayCore, jobs: Jobs, data_dir: Path) -> None:
     changes: list[bool] = []
     jobs.on_change = lambda: changes.append(state(jobs, "retention").running)
     async with asyncio.TaskGroup() as group, relay.bus.lifecycle.lock:
@@ -167,7 +167,7 @@ async def test_whoever_asks_for_a_job_that_runs_joins_it(relay: RelayCore, jobs:
         assert (state(jobs, "retention").running, state(jobs, "retention").last) == (True, begun)
         waiters = [group.create_task(jobs.run("retention")) for _ in range(3)]
         await asyncio.sleep(0)
-        waiters[0].cancel()  # who gives up waiting stops nobody
+        waiters[0].cancel()  # a cancelled waiter does not stop the run
         await asyncio.sleep(0)
         assert state(jobs, "retention").running
     assert waiters[0].cancelled()
@@ -302,7 +302,7 @@ def said(done: float, stage: str = "tables", **more: Any) -> str:
 
 @pytest.fixture
 def gate(tmp_path: Path) -> Path:
-    """Return a pipe: whoever reads it waits until somebody has written."""
+    """Return a pipe: its reader waits until a writer has written."""
     os.mkfifo(tmp_path / "gate")
     return tmp_path / "gate"
 
@@ -454,7 +454,7 @@ async def test_a_supervisor_that_is_killed_takes_the_process_with_it(tmp_path: P
             await client.run_job("metrics", wait=False)
             await until(lambda: all(path.exists() for path in pids))
         assert not any(map(has_ended, pids))
-        os.kill(daemon.pid, signal.SIGKILL)  # it alone: the child has a group of its own
+        os.kill(daemon.pid, signal.SIGKILL)  # only the daemon: the child has another group
         await until(lambda: all(map(has_ended, pids)))
 
 
@@ -562,7 +562,7 @@ async def test_a_night_is_not_missed_without_events_or_with_a_whole_report(
     nights.set(output=f"file://{tmp_path}/out")
     nights.has_report(within=tmp_path / "out")
     assert await nights.look() == 0
-    nights.set(output="s3a://bucket/out")  # nobody here can know
+    nights.set(output="s3a://bucket/out")  # stored elsewhere
     assert await nights.look() == 0
     nights.set(enabled=False)
     nights.has_report(made=1)
@@ -609,10 +609,10 @@ async def test_the_schedule_as_it_comes(jobs: Jobs) -> None:
     jobs.apply(JobsConfig())
     now = SystemClock().now_ms()
     assert {name: state(jobs, name).schedule for name in NAMES} == {
-        "expire": "every 60 s",
-        "purge": "every 60 min",
-        "unread": "every 60 min",
-        "retention": "every 24 h",
+        "expire": "every 1 min",
+        "purge": "every 1 h",
+        "unread": "every 1 h",
+        "retention": "every 1 d",
         "index": "every 10 min",
         "metrics": "daily at 02:15 UTC",
     }

@@ -414,7 +414,7 @@ def test_a_field_that_cannot_be_shown_costs_only_itself(format: Format) -> None:
     assert "event" in text
 
 
-def test_a_closed_stream_fails_nobody(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_closed_stream_fails_no_caller(capfd: pytest.CaptureFixture[str]) -> None:
     stream = io.StringIO()
     configure_logging(LogsConfig(), stream=stream)
     stream.close()
@@ -423,7 +423,7 @@ def test_a_closed_stream_fails_nobody(capfd: pytest.CaptureFixture[str]) -> None
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_full_disk_fails_nobody(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_fails_no_caller(capfd: pytest.CaptureFixture[str]) -> None:
     stream = open("/dev/full", "w")  # noqa: SIM115
     configure_logging(LogsConfig(), stream=stream)
     for _ in range(1_000):
@@ -433,7 +433,7 @@ def test_a_full_disk_fails_nobody(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_reader_that_went_away_fails_nobody(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_reader_that_went_away_fails_no_caller(capfd: pytest.CaptureFixture[str]) -> None:
     reader, writer = os.pipe()
     stream = open(writer, "w")  # noqa: SIM115
     os.close(reader)
