@@ -94,7 +94,6 @@ class Supervisor:
                 claims=Claims(relay, tasks),
                 replies=ReplyMailboxes(relay, consumers, tasks),
                 stream=await stack.enter_async_context(StateStream(view)),
-                tasks=tasks,
                 socket=self.socket,
                 started_at=self._clock.now_ms(),
                 stop=self.stopping.set,

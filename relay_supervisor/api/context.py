@@ -13,7 +13,6 @@ from relay_core.core import RelayCore
 from relay_core.errors import AccessDenied
 from relay_core.protocol.base import PROTOCOL_VERSION
 from relay_core.protocol.serving import Promise, ServerInfo
-from relay_core.tasks import Tasks
 from relay_supervisor.adapters.configured import ConfiguredAdapters
 from relay_supervisor.agents.registry import Agents
 from relay_supervisor.api.claims import Claims
@@ -39,8 +38,6 @@ class ApiContext:
     claims: Claims
     replies: ReplyMailboxes
     stream: StateStream
-    tasks: Tasks
-    """Cleanup after connections."""
     socket: Path
     started_at: int
     stop: Callable[[], None]
@@ -106,5 +103,5 @@ class ApiContext:
         """Close the connections whose token was revoked."""
         for connection in list(self.connections):
             token = connection.identity.token
-            if token is not None and not self.tokens.is_good(token):
+            if token is not None and not self.tokens.is_valid(token):
                 connection.end()

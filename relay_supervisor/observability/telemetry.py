@@ -45,8 +45,6 @@ class SpanExport:
         self._overflow = 0
         self._taken = 0
         self._lost = 0
-        # A daemon: a collector that sends a byte a minute must not keep the process from ending.
-        self._closer = threading.Thread(target=self._shut_down, name="relay-telemetry-close", daemon=True)
 
     @property
     def dropped(self) -> int:
@@ -87,6 +85,8 @@ class SpanExport:
             schedule_delay_millis=LINGER_SECS * 1000,
             max_export_batch_size=BATCH,
         )
+        # A daemon thread: a collector that sends a byte per minute must not keep the process alive.
+        self._closer = threading.Thread(target=self._processor.shutdown, name="relay-telemetry-close", daemon=True)
 
     async def __aexit__(self, *_: object) -> None:
         """Send the waiting spans, within the time of rule 3."""
@@ -115,9 +115,6 @@ class SpanExport:
         self._closer.join(EXPORT_SECS + 1)
         if self._closer.is_alive():
             logger.warning("the collector at %s keeps its connection open: abandoned", self._endpoint)
-
-    def _shut_down(self) -> None:
-        self._processor.shutdown()  # type: ignore[no-untyped-call]
 
     def _count_taken(self, count: int) -> None:
         self._taken += count

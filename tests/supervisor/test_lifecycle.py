@@ -224,7 +224,7 @@ async def test_sighup_reads_the_operators_files_again(tmp_path: Path) -> None:
         async with daemon.client() as client:
             assert (await client.config()).config["reliability"]["rateLimit"]["maxPerWindow"] == 100
             daemon.send(signal.SIGHUP)
-            await until(lambda: said(daemon, "read again"))
+            await until(lambda: said(daemon, "files were reloaded"))
             assert (await client.config()).config["reliability"]["rateLimit"]["maxPerWindow"] == 7
             assert [entry.to_wire() for entry in (await client.access_rules()).rules] == [{**rule, "priority": 0}]
             assert [adapter.id for adapter in (await client.adapters()).adapters] == ["d"]

@@ -114,7 +114,7 @@ def test_a_removed_token_is_good_for_nothing(path: Path) -> None:
     tokens.remove(gone.id)
     assert tokens.check(gone_token) is None
     assert tokens.check(kept_token) == kept
-    assert (tokens.is_good(kept), tokens.is_good(gone)) == (True, False)
+    assert (tokens.is_valid(kept), tokens.is_valid(gone)) == (True, False)
     assert loaded(path).list() == [kept]
 
 
