@@ -1,4 +1,4 @@
-"""The command `relay-supervisor`: run the daemon, look after it, and make it a service.
+"""The command `relay-supervisor`: run, inspect and stop the daemon, and install it as a service.
 
 Exit codes are the same as those of `relay`: 0 ok, 1 error, 2 usage, 3 supervisor not reachable, 5 timed out.
 """
@@ -19,26 +19,26 @@ if TYPE_CHECKING:
     from relay_supervisor.service_unit import Installed
 
 DataDirOption = Annotated[Path | None, typer.Option("--data-dir", envvar="RELAY_DATA_DIR", help="The data directory.")]
-SocketOption = Annotated[Path | None, typer.Option("--socket", envvar="RELAY_SOCKET", help="Where clients connect.")]
+SocketOption = Annotated[Path | None, typer.Option("--socket", envvar="RELAY_SOCKET", help="The socket for clients.")]
 
 app = typer.Typer(
     cls=Group,
     name="relay-supervisor",
-    help="The Relay daemon: one bus, its adapters and its upkeep, on one Unix socket.",
+    help="The Relay daemon: one bus, its adapters and its jobs, on one Unix socket.",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
 
 POLL_SECS = 0.05
 ANSWER_SECS = 5.0
-"""How long a supervisor that is to stop may take to say that it will."""
+"""How long a supervisor may take to accept the request to stop."""
 
 
 @app.command()
 def run(data_dir: DataDirOption = None, socket: SocketOption = None) -> None:
     """Run the supervisor in the foreground.
 
-    SIGTERM or Ctrl-C stops it in good order, SIGHUP has it read the operator's files again.
+    SIGTERM or Ctrl-C shuts it down gracefully, SIGHUP reloads the operator's files.
     """
     import traceback
 
@@ -47,13 +47,13 @@ def run(data_dir: DataDirOption = None, socket: SocketOption = None) -> None:
     try:
         run_process(data_dir, socket)
     except Exception as error:
-        traceback.print_exc()  # a daemon that crashes must say where
+        traceback.print_exc()  # a crash of the daemon needs its traceback
         raise typer.Exit(ExitCode.ERROR) from error
 
 
 @command(app, "status", examples=["relay-supervisor status", "relay-supervisor status --json"])
 async def status(session: Session) -> None:
-    """Show how everything is doing, as 'relay status' does."""
+    """Show the state of the supervisor, as 'relay status' does."""
     from relay_supervisor.cli.operate.status import show_status
 
     await show_status(session)
@@ -61,12 +61,13 @@ async def status(session: Session) -> None:
 
 @command(app, "stop", connect=False, examples=["relay-supervisor stop", "relay-supervisor stop --timeout 60"])
 async def stop(
-    session: Session, timeout: Annotated[float, typer.Option(help="Seconds to wait for its end.", min=0.1)] = 20.0
+    session: Session,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait until it has ended.", min=0.1)] = 20.0,
 ) -> None:
     """Stop the supervisor and return when it has ended.
 
-    It finishes what is in flight. One that does not answer gets SIGTERM, if it holds the data directory; where a
-    socket was named, the data directory must be, too.
+    It finishes the messages in flight. If it does not answer, the process that holds the data directory gets SIGTERM;
+    with --socket, that needs --data-dir too.
     """
     import asyncio
 
@@ -80,11 +81,10 @@ async def stop(
             pid = client.hello.pid if client.hello else 0
             await client.stop()
     except SupervisorUnavailable as error:
-        # A socket that was named need not be that of the default data directory: its supervisor would be another one.
+        # The supervisor of a named socket may not be the one that holds the default data directory.
         if error.code == "outcome_unknown" or (session.socket is not None and session.data_dir is None):
             raise
-        # It does not answer. Whoever holds the lock is it, and nobody else is.
-        holder = _true_holder(data_path(session.data_dir) / "relay.lock")
+        holder = _confirmed_holder(data_path(session.data_dir) / "relay.lock")
         if holder is None:
             raise
         import signal
@@ -94,20 +94,18 @@ async def stop(
         pid = holder
     try:
         async with asyncio.timeout(timeout):
-            while is_alive(pid) and not _is_zombie(pid):  # noqa: ASYNC110 - nobody tells of a foreign process's end
+            while is_alive(pid):  # noqa: ASYNC110 - no event reports the end of a foreign process
                 await asyncio.sleep(POLL_SECS)
     except TimeoutError:
-        raise Failed(
-            f"process {pid} has not ended within {timeout:g} s: it may still do so", ExitCode.TIMED_OUT
-        ) from None
+        raise Failed(f"process {pid} is still stopping after {timeout:g} s", ExitCode.TIMED_OUT) from None
     session.show({"stopped": pid}, lambda: [f"process {pid} has stopped"])
 
 
 @command(app, "doctor", connect=False, examples=["relay-supervisor doctor", "relay-supervisor doctor --json"])
 async def doctor(session: Session) -> int:
-    """Check what a supervisor needs, and how to repair it.
+    """Check the data directory and the machine, and suggest repairs.
 
-    Exit code 1 if something would keep it from working.
+    The exit code is 1 if a check fails.
     """
     from relay_core.paths import data_path, socket_path
     from relay_supervisor.doctor.checks import examine, format_checks
@@ -119,20 +117,20 @@ async def doctor(session: Session) -> int:
 
 @command(app, "rebuild-index", connect=False, examples=["relay-supervisor rebuild-index"])
 async def rebuild_index(session: Session) -> None:
-    """Build the index anew from the messages on disk.
+    """Rebuild the index from the messages on disk.
 
-    No supervisor may be running: stop it first.
+    Stop the supervisor first.
     """
     from relay_core.core import RelayCore
     from relay_core.storage.data_dir import DataDir
 
     directory = DataDir(session.data_dir)
     if not directory.mailboxes.is_dir():
-        raise Failed(f"{directory.path} is no data directory of Relay: choose it with --data-dir")
+        raise Failed(f"{directory.path} is not a data directory of Relay: name one with --data-dir")
     async with RelayCore(directory.path) as relay:
         await relay.rebuild_index()
         mailboxes = relay.mailboxes()
-    waiting, dead = sum(one.depth for one in mailboxes), sum(one.failed for one in mailboxes)
+    waiting, dead = sum(mailbox.depth for mailbox in mailboxes), sum(mailbox.failed for mailbox in mailboxes)
     session.show(
         {"mailboxes": len(mailboxes), "waiting": waiting, "failed": dead},
         lambda: [f"the index is rebuilt: {len(mailboxes)} mailboxes, {waiting} messages waiting, {dead} failed"],
@@ -149,7 +147,7 @@ async def install_service(
     session: Session,
     sandbox: Annotated[bool, typer.Option(help="Harden the service with a user namespace.")] = True,
 ) -> None:
-    """Write a service's file and say what to run next.
+    """Write the service file and print the commands that start the service.
 
     It is a systemd user unit, or a launchd agent on macOS.
     """
@@ -161,11 +159,11 @@ async def install_service(
 
 @command(app, "uninstall-service", connect=False, examples=["relay-supervisor uninstall-service"])
 async def uninstall_service(session: Session) -> None:
-    """Remove that file and say what to run next."""
+    """Remove the service file and print the commands that stop the service."""
     from relay_supervisor.service_unit import is_ours, service_path, uninstall_service
 
-    was_there = is_ours(service_path())
-    _show(session, "removed" if was_there else "not there", uninstall_service())
+    existed = is_ours(service_path())
+    _show(session, "removed" if existed else "not installed", uninstall_service())
 
 
 def main() -> None:
@@ -180,8 +178,8 @@ def _show(session: Session, done: str, installed: Installed) -> None:
     )
 
 
-def _true_holder(lock_file: Path) -> int | None:
-    """Return the process that holds the lock right now, if it is the one that says so in the file."""
+def _confirmed_holder(lock_file: Path) -> int | None:
+    """Return the process named in the lock file, if it holds the lock now: any other must not be killed."""
     import fcntl
 
     from relay_core.storage.data_dir import DataDir
@@ -196,11 +194,3 @@ def _true_holder(lock_file: Path) -> int | None:
         except BlockingIOError:
             return noted
     return None
-
-
-def _is_zombie(pid: int) -> bool:
-    """Tell whether a process has ended and only waits for its parent to notice."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (OSError, IndexError):
-        return False

@@ -1,11 +1,11 @@
-"""The supervisor as a process: logs, signals, the service manager, and what it exits with.
+"""The supervisor as a process: logs, signals, the service manager and the exit code.
 
-1. SIGTERM or SIGINT: stop, finishing what is in flight; exit 0. A second one: exit at once.
-2. SIGHUP: read the operator's files again. While it starts, the files are being read anyway; once it stops, SIGHUP is
-   ignored, and a reload under way ends before anything that it uses is closed.
-3. The service manager is told when it is ready, reloading and stopping, and that it is alive: from the event loop,
-   so that a loop that hangs is noticed.
-4. A start that fails says why in one line and exits 1; nothing of it stays.
+1. SIGTERM or SIGINT: finish the messages in flight and exit 0. A second signal: exit immediately.
+2. SIGHUP: reload the operator's files. It is ignored during the start, which reads them anyway, and while stopping. A
+   reload in progress ends before the parts that it uses are closed.
+3. The service manager is notified when the supervisor is ready, reloading or stopping. The watchdog is fed from the
+   event loop, so that a blocked loop is noticed.
+4. A failed start logs its reason in one line, undoes its steps, and exits 1.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def run(data_dir: Path | None, socket: Path | None) -> NoReturn:
     raise_file_limit()
     with asyncio.Runner(loop_factory=_new_loop) as runner:
         code = runner.run(_serve(data_dir, socket, redactor))
-        # Everything is closed. Leaving the runner would wait for every thread, also one that a plugin has lost.
+        # Everything is closed. Leaving the runner would wait for every thread, including one that a plugin left behind.
         logging.shutdown()
         sys.stdout.flush()
         os._exit(code)
@@ -52,13 +52,12 @@ def run(data_dir: Path | None, socket: Path | None) -> NoReturn:
 
 async def _serve(data_dir: Path | None, socket: Path | None, redactor: SecretRedactor) -> int:
     supervisor = Supervisor(data_dir, socket, redactor=redactor)
-    tasks, reloads = Tasks(), Tasks()
-    notifier = Notifier()
+    tasks, reloads, notifier = Tasks(), Tasks(), Notifier()
     _listen_for_signals(supervisor, reloads, notifier)
     try:
         async with supervisor:
             gc.collect()
-            gc.freeze()  # what a start has made stays: looking through it now and then would hold the loop for 40 ms
+            gc.freeze()  # objects made at the start are permanent: scanning them would block the loop for 40 ms
             info = supervisor.context.info()
             logger.info(
                 "relay %s is ready: socket %s, data %s, pid %d, durability %s (%s)",
@@ -77,12 +76,12 @@ async def _serve(data_dir: Path | None, socket: Path | None, redactor: SecretRed
             logger.info("stopping")
             await reloads.close()
             notifier.stopping()
-        await tasks.close()
     except RelayError as error:
-        await reloads.close()
-        await tasks.close()
         logger.error("cannot start: %s", error.message)
         return 1
+    finally:
+        await reloads.close()
+        await tasks.close()
     logger.info("stopped")
     return 0
 
@@ -92,7 +91,7 @@ def _listen_for_signals(supervisor: Supervisor, reloads: Tasks, notifier: Notifi
 
     def stop(number: int) -> None:
         if supervisor.stopping.is_set():
-            os._exit(128 + number)  # asked twice: whoever asks does not want to wait
+            os._exit(128 + number)  # the second signal
         supervisor.stopping.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -110,22 +109,22 @@ async def _reload(supervisor: Supervisor, notifier: Notifier) -> None:
     notifier.reloading()
     problems = await supervisor.context.reload()
     configure_logging(supervisor.context.relay.config.logs, redact=supervisor.redactor.redact)
-    logger.info("the operator's files were read again")
+    logger.info("the operator's files were reloaded")
     for problem in problems:
         logger.warning("%s", problem)
     notifier.ready(_status(supervisor))
 
 
 async def _stay_alive(supervisor: Supervisor, notifier: Notifier) -> None:
-    """Tell the service manager, again and again, that the loop still turns."""
+    """Feed the watchdog and update the status line."""
     interval = notifier.watchdog_interval()
     clock = SystemClock()
-    told = clock.monotonic()
+    updated_at = clock.monotonic()
     while True:
         await asyncio.sleep(min(interval or STATUS_SECS, STATUS_SECS))
         notifier.watchdog()
-        if clock.monotonic() - told >= STATUS_SECS:
-            told = clock.monotonic()
+        if clock.monotonic() - updated_at >= STATUS_SECS:
+            updated_at = clock.monotonic()
             notifier.status(_status(supervisor))
 
 
@@ -141,7 +140,7 @@ def _status(supervisor: Supervisor) -> str:
 
 
 def _logs_config(data_dir: Path | None) -> LogsConfig:
-    """Return how to log, as far as config.json can be read: what is wrong with it is told when the bus starts."""
+    """Return the log settings of config.json, or the defaults if it is broken: the start of the bus reports that."""
     try:
         return load_config(DataDir(data_dir).config, RelayConfig(), read_trusted).logs
     except ConfigError:
@@ -152,6 +151,6 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     try:
         import uvloop
     except ImportError:
-        print("uvloop is not installed: asyncio's own, slower loop is used", file=sys.stderr)  # noqa: T201
+        print("uvloop is not installed: using the slower event loop of asyncio", file=sys.stderr)  # noqa: T201
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()

@@ -1,20 +1,19 @@
-"""The supervisor as a service of the user: a systemd unit, or a launchd agent on macOS.
+"""The supervisor as a user service: a systemd unit, or a launchd agent on macOS.
 
-1. Exactly one file is written or removed, and nothing is started or stopped: the operator gets the
-   commands for that. A file that lacks our marker is never touched.
-2. The hardening is in two parts. The first works in every user manager: prctl and seccomp, nothing else.
-   The second, the sandbox, is noticed by programs and needs a user namespace of its own (`PrivateUsers=`):
-   without one, a user manager cannot drop capabilities (the service ends with 218/CAPABILITIES) and
-   passes over the mounts. Some machines refuse that (Ubuntu 24.04): `install_service` says so, and
-   `sandbox=False` leaves the second part out.
-3. Left out, because what adapters start would not work: MemoryDenyWriteExecute= (node and Java compile as
-   they run), ProtectHome=, ProtectSystem=strict and PrivateTmp= (agents work in the user's files and use
-   the sockets in /tmp), PrivateDevices= (GPUs), PrivateNetwork= and IPAddressDeny= (Telegram, webhooks),
-   SystemCallFilter=~@privileged @resources (chown to oneself, nice, affinity).
-   Left out, because user managers fail on them: ProtectKernelTunables=, ProtectKernelLogs=
-   (226/NAMESPACE, seen with systemd 252), User=, and DevicePolicy= is without effect. No user may do what they forbid.
-4. What the sandbox costs: files of other users, root too, look like nobody's (ssh refuses an Include of such a
-   file), and a program cannot make a sandbox of its own (bubblewrap, Chromium).
+1. Exactly one file is written or removed, and nothing is started or stopped: the operator gets the commands for that. A
+   file without our marker is never touched.
+2. The hardening has two parts. The first works in every user manager: prctl and seccomp only. The second, the sandbox,
+   is visible to programs and needs a user namespace (`PrivateUsers=`): without it a user manager cannot drop
+   capabilities (the service ends with 218/CAPABILITIES) and ignores the mounts. Some machines forbid user namespaces
+   (Ubuntu 24.04): `install_service` reports that, and `sandbox=False` omits the second part.
+3. Omitted, because they would break programs that adapters start: MemoryDenyWriteExecute= (JIT compilers of node and
+   Java), ProtectHome=, ProtectSystem=strict and PrivateTmp= (agents work in the user's files and use sockets in /tmp),
+   PrivateDevices= (GPUs), PrivateNetwork= and IPAddressDeny= (Telegram, webhooks), SystemCallFilter=~@privileged
+   @resources (chown to oneself, nice, affinity). Omitted, because user managers fail on them: ProtectKernelTunables=,
+   ProtectKernelLogs= (226/NAMESPACE, seen with systemd 252), User=; DevicePolicy= has no effect. An ordinary user has
+   none of the rights that these remove.
+4. The sandbox has a cost: files of other users, including root, appear to belong to `nobody` (ssh refuses to include
+   such a file), and a program cannot create a sandbox itself (bubblewrap, Chromium).
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ LABEL = "relay.supervisor"
 MARKER = "Written by 'relay-supervisor install-service'"
 
 _UNIT_TEXT = """\
-# {marker}: 'uninstall-service' removes it, changes belong into a drop-in (systemctl --user edit {unit}).
+# {marker}: 'uninstall-service' removes it, changes belong in a drop-in (systemctl --user edit {unit}).
 [Unit]
 Description=Relay, the local message bus for AI agents
 StartLimitIntervalSec=120
@@ -51,7 +50,7 @@ Restart=on-failure
 RestartSec=2
 WatchdogSec=30
 TimeoutStopSec=20
-# Only the supervisor gets SIGTERM: what its adapters have started may finish.
+# Only the supervisor gets SIGTERM: programs of its adapters may finish.
 KillMode=mixed
 LimitNOFILE=8192
 UMask=0077
@@ -70,7 +69,7 @@ WantedBy=default.target
 """
 
 _SANDBOX = """
-# The sandbox. It needs a user namespace; 'relay-supervisor install-service --no-sandbox' leaves it out.
+# The sandbox. It needs a user namespace; 'relay-supervisor install-service --no-sandbox' omits it.
 PrivateUsers=yes
 CapabilityBoundingSet=
 PrivateMounts=yes
@@ -84,7 +83,7 @@ SystemCallFilter=@system-service
 SystemCallErrorNumber=EPERM
 """
 
-# What the user manager does first: a user namespace (CLONE_NEWUSER), then a capability less (PR_CAPBSET_DROP).
+# The first steps of the user manager: create a user namespace (CLONE_NEWUSER), drop a capability (PR_CAPBSET_DROP).
 _PROBE = """\
 import ctypes
 libc = ctypes.CDLL(None)
@@ -93,7 +92,7 @@ raise SystemExit(libc.unshare(0x10000000) != 0 or libc.prctl(24, 0, 0, 0, 0) != 
 
 
 class Installed(NamedTuple):
-    """The service's file, and the shell lines that come next (a comment may be among them)."""
+    """The service file, and the shell commands to run next (comments may be among them)."""
 
     path: Path
     next_steps: list[str]
@@ -107,10 +106,10 @@ def install_service(
     home: Path | None = None,
     sandbox: bool = True,
 ) -> Installed:
-    """Write the service's file; the same again changes nothing. Blocks.
+    """Write the service file, unless it is up to date; blocks.
 
     Raises:
-        ConfigError: if the file is not ours, or this system has no such services.
+        ConfigError: if the file is not ours, or this system is not supported.
         StorageError: if it cannot be written.
     """
     path = service_path(platform=platform, home=home)
@@ -123,12 +122,12 @@ def install_service(
         steps = [
             "systemctl --user daemon-reload",
             f"systemctl --user enable --now {UNIT}",
-            "loginctl enable-linger  # so that it also runs while you are logged out",
+            "loginctl enable-linger  # keeps it running while you are logged out",
         ]
         if sandbox and not user_namespaces_work():
             steps.insert(
                 0,
-                "# This machine lets users make no user namespaces, so the service would end with 218/CAPABILITIES: "
+                "# This machine does not allow user namespaces: the service would end with 218/CAPABILITIES, so "
                 "run 'relay-supervisor install-service --no-sandbox' first",
             )
     _check_ours(path)
@@ -145,10 +144,10 @@ def install_service(
 
 
 def uninstall_service(*, platform: str = sys.platform, home: Path | None = None) -> Installed:
-    """Remove the service's file, if there is one. Blocks.
+    """Remove the service file, if it exists; blocks.
 
     Raises:
-        ConfigError: if the file is not ours, or this system has no such services.
+        ConfigError: if the file is not ours, or this system is not supported.
         StorageError: if it cannot be removed.
     """
     path = service_path(platform=platform, home=home)
@@ -163,15 +162,15 @@ def uninstall_service(*, platform: str = sys.platform, home: Path | None = None)
 
 
 def service_path(*, platform: str = sys.platform, home: Path | None = None) -> Path:
-    """Return where the service's file belongs.
+    """Return the path of the service file.
 
     Raises:
-        ConfigError: if this system has no such services.
+        ConfigError: if this system is not supported.
     """
     if platform == "darwin":
         return (home or Path.home()) / "Library" / "LaunchAgents" / f"{LABEL}.plist"
     if not platform.startswith("linux"):
-        raise ConfigError(f"there are no user services for {platform}: start 'relay-supervisor run' by other means")
+        raise ConfigError(f"user services are not supported on {platform}: start 'relay-supervisor run' by other means")
     config = os.environ.get("XDG_CONFIG_HOME", "")
     # The XDG rule: a path that is not absolute is ignored.
     base = Path(config) if os.path.isabs(config) else (home or Path.home()) / ".config"
@@ -179,7 +178,7 @@ def service_path(*, platform: str = sys.platform, home: Path | None = None) -> P
 
 
 def user_namespaces_work() -> bool:
-    """Tell whether a process of this user can make a user namespace and drop capabilities in it. Blocks."""
+    """Return True if this user can create a user namespace and drop capabilities in it; blocks."""
     try:
         probe = [sys.executable, "-I", "-S", "-c", _PROBE]
         return subprocess.run(probe, capture_output=True, timeout=30, check=False).returncode == 0
@@ -188,7 +187,7 @@ def user_namespaces_work() -> bool:
 
 
 def is_ours(path: Path) -> bool:
-    """Tell whether `install_service` wrote this file."""
+    """Return True if `install_service` wrote this file."""
     if path.is_symlink():
         return False
     try:
@@ -204,7 +203,7 @@ def _check_ours(path: Path) -> None:
 
 def _command(data_dir: Path, socket: Path | None) -> list[str]:
     if not sys.executable:
-        raise ConfigError("this Python does not know its own path: call it by an absolute one")
+        raise ConfigError("this Python does not know its own path: run it by an absolute path")
     command = [sys.executable, "-m", "relay_supervisor", "run", "--data-dir", str(data_dir.expanduser().absolute())]
     if socket is not None:
         command += ["--socket", str(socket.expanduser().absolute())]
@@ -213,9 +212,9 @@ def _command(data_dir: Path, socket: Path | None) -> list[str]:
 
 def _unit(command: list[str], *, sandbox: bool) -> str:
     if set(command[0]) & set("\"'\\"):
-        raise ConfigError(f"systemd starts no program with quotes or backslashes in its path: {command[0]}")
-    # The colon turns off variables: no dollar sign needs care. The PATH is today's, so that adapters find the
-    # programs that the operator's shell finds.
+        raise ConfigError(f"systemd cannot start a program with quotes or backslashes in its path: {command[0]}")
+    # The colon disables variables, so dollar signs need no escape. The PATH is the current one, so that adapters find
+    # the same programs as the operator's shell.
     return _UNIT_TEXT.format(
         marker=MARKER,
         unit=UNIT,

@@ -1,8 +1,8 @@
-"""The supervisor: everything that runs in the daemon, and the order in which it starts and stops.
+"""The supervisor: the parts of the daemon, and the order in which they start and stop.
 
-Start: the bus (which locks the data directory) → identity → adapters → jobs → what others may look at → the socket.
-Stop, in reverse: the socket lets nobody in and lets what is in flight end, the jobs are broken off, the adapters
-finish their message, the bus makes everything last. A start that fails halfway undoes what it had done.
+Start: the bus (which locks the data directory) → tokens and agents → adapters → jobs → metrics and telemetry → the
+socket. Stop, in reverse: the socket accepts no more connections and drains, jobs are cancelled, adapters finish their
+current message, the bus writes everything to disk. A start that fails halfway undoes its steps.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import logging
 import os
 from contextlib import AsyncExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from relay_core.clock import Clock, SystemClock
@@ -24,7 +23,7 @@ from relay_supervisor.adapters.configured import ConfiguredAdapters
 from relay_supervisor.agents.registry import Agents
 from relay_supervisor.api.claims import Claims
 from relay_supervisor.api.consumers import PushConsumers
-from relay_supervisor.api.context import ApiContext, find_problems
+from relay_supervisor.api.context import ApiContext
 from relay_supervisor.api.methods import Methods
 from relay_supervisor.api.reply_mailboxes import ReplyMailboxes, unregister_replies
 from relay_supervisor.api.state_snapshot import StateSnapshot
@@ -52,9 +51,9 @@ class Supervisor:
     ) -> None:
         self.socket: Path = socket_path(socket, data_dir)
         self.stopping = asyncio.Event()
-        """Set when somebody wants it to stop."""
+        """Set to stop the supervisor."""
         self.redactor = redactor or SecretRedactor()
-        """The secrets of the adapters, which no text may show."""
+        """Knows the secrets of the adapters."""
         self.context: ApiContext
         self._clock = clock or SystemClock()
         self._relay = RelayCore(data_dir, config, self._clock)
@@ -68,7 +67,7 @@ class Supervisor:
             ConfigError: if config.json cannot be used.
         """
         async with AsyncExitStack() as stack:
-            after_the_bus = await stack.enter_async_context(AsyncExitStack())
+            after_bus = await stack.enter_async_context(AsyncExitStack())
             relay = await stack.enter_async_context(self._relay)
             await unregister_replies(relay)
             tasks = Tasks()
@@ -80,10 +79,8 @@ class Supervisor:
             adapters = await stack.enter_async_context(configured)
             jobs = await stack.enter_async_context(Jobs(relay, self._clock))
             relay.on_reload(lambda: jobs.apply(relay.config.jobs))
-            await self._open_windows(stack, after_the_bus)
-            view = StateSnapshot(
-                relay, adapters.states, jobs.states, lambda: find_problems(relay, adapters, tokens, agents)
-            )
+            await self._start_observability(stack, after_bus)
+            view = StateSnapshot(relay, adapters.states, jobs.states, lambda: self.context.problems())
             connections: set[Connection] = set()
             consumers = PushConsumers(relay, tasks)
             self.context = ApiContext(
@@ -97,7 +94,6 @@ class Supervisor:
                 claims=Claims(relay, tasks),
                 replies=ReplyMailboxes(relay, consumers, tasks),
                 stream=await stack.enter_async_context(StateStream(view)),
-                tasks=tasks,
                 socket=self.socket,
                 started_at=self._clock.now_ms(),
                 stop=self.stopping.set,
@@ -109,22 +105,20 @@ class Supervisor:
             self._stack = stack.pop_all()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop: what is in flight is finished or parked, everything stored stays."""
+    async def __aexit__(self, *_: object) -> None:
+        """Stop: messages in flight are finished or dead-lettered, waiting ones stay on disk."""
         await self._stack.aclose()
 
-    async def _open_windows(self, stack: AsyncExitStack, after: AsyncExitStack) -> None:
-        """Let Prometheus and OpenTelemetry look in, if the operator wants that; spans are taken to the bus's end."""
+    async def _start_observability(self, stack: AsyncExitStack, after_bus: AsyncExitStack) -> None:
+        """Start the metrics server and the span export if they are enabled; spans are accepted until the bus ends."""
         relay = self._relay
         if relay.config.prometheus.enabled:
-            from relay_supervisor.observability.prometheus import PrometheusServer
+            from relay_supervisor.observability.prometheus import serve_metrics
 
-            served = await stack.enter_async_context(PrometheusServer(relay, relay.config.prometheus.port))
-            logger.info("metrics are served on http://127.0.0.1:%d/metrics", served.port)
+            port = await stack.enter_async_context(serve_metrics(relay, relay.config.prometheus.port))
+            logger.info("metrics are served on http://127.0.0.1:%d/metrics", port)
         if relay.config.telemetry.enabled:
             from relay_supervisor.observability.telemetry import SpanExport
 
-            export = await after.enter_async_context(SpanExport(relay.config.telemetry, self._clock))
+            export = await after_bus.enter_async_context(SpanExport(relay.config.telemetry, self._clock))
             relay.on_delivery_ended(export.ended)

@@ -1,11 +1,9 @@
-"""Tell systemd how the supervisor is doing: the sd_notify protocol, one datagram a message.
+"""Notify systemd of the supervisor's state: the sd_notify protocol, with `NAME=value` lines in one datagram.
 
-No package: the protocol is a handful of `NAME=value` lines in one datagram.
-
-1. Without NOTIFY_SOCKET every call does nothing. The variable stays set for children: the unit says
-   `NotifyAccess=main`, so what they might send is ignored.
-2. Nothing here ever blocks or raises: a service manager that does not listen costs only its own news.
-3. The watchdog is ours only if WATCHDOG_PID names this process, or nobody.
+1. Without NOTIFY_SOCKET every call does nothing. The variable stays set for children: the unit has `NotifyAccess=main`,
+   so their notifications are ignored.
+2. Nothing here blocks or raises: if the service manager does not listen, notifications are lost.
+3. The watchdog is active only if WATCHDOG_PID is unset or names this process.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from contextlib import suppress
 
 
 class Notifier:
-    """Send the service manager our state."""
+    """Send the supervisor's state to the service manager."""
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         environ = os.environ if environ is None else environ
@@ -26,34 +24,34 @@ class Notifier:
         self._watchdog = _watchdog(environ)
 
     def ready(self, status: str) -> None:
-        """Say that the supervisor is up, or that it has reloaded."""
+        """Report that the supervisor has started or reloaded."""
         self._send("READY=1", _status(status))
 
     def reloading(self) -> None:
-        """Say that the configuration is being read again; `ready` ends it."""
-        # systemd compares with its own monotonic clock, so an injected one would be wrong.
+        """Report that the configuration is being reloaded; `ready` ends it."""
+        # Not the injected clock: systemd compares with the system's monotonic clock.
         self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self) -> None:
-        """Say that the supervisor is going down."""
+        """Report that the supervisor is stopping."""
         self._send("STOPPING=1", _status("stopping"))
 
     def status(self, text: str) -> None:
-        """Set the line that `systemctl status` shows."""
+        """Set the status line of `systemctl status`."""
         self._send(_status(text))
 
     def watchdog(self) -> None:
-        """Say that the event loop still turns."""
+        """Feed the watchdog."""
         self._send("WATCHDOG=1")
 
     def watchdog_interval(self) -> float | None:
-        """Return the seconds between two calls of `watchdog`, half of what is allowed; None if nobody waits."""
+        """Return the seconds between calls of `watchdog`, half of the limit; None if there is no watchdog."""
         return self._watchdog if self._address is not None else None
 
     def _send(self, *lines: str) -> None:
         if self._address is None:
             return
-        # A socket for each message: it never refers to a manager that has been replaced meanwhile.
+        # A new socket for each message, since the manager may have been replaced.
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.setblocking(False)
             sender.sendto("\n".join(lines).encode(errors="replace"), self._address)

@@ -108,7 +108,7 @@ class JobState(WireModel):
     name: str
     description: str
     schedule: str
-    """In words, such as ``every 60 s`` or ``daily at 02:15 UTC``."""
+    """In words, such as ``every 10 min`` or ``daily at 02:15 UTC``."""
     enabled: bool
     """Whether it runs by itself."""
     problem: str | None = None

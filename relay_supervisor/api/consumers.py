@@ -39,22 +39,12 @@ from relay_supervisor.server.flow_control import TimeSlices
 _GONE = "the consumer has disconnected"
 
 
-class ConsumerFailed(Exception):
-    """A client reported that it could not handle a message."""
+class ConsumerError(Exception):
+    """A client did not handle a message."""
 
-    dead_letter_code = Code.CONSUMER_FAILED
-
-
-class ConsumerDisconnected(Exception):
-    """A client disconnected with a message in flight."""
-
-    dead_letter_code = Code.DISCONNECTED
-
-
-class ConsumerTimedOut(Exception):
-    """A client did not finish a message within the handler timeout."""
-
-    dead_letter_code = Code.TIMEOUT
+    def __init__(self, reason: str, code: str) -> None:
+        super().__init__(reason)
+        self.dead_letter_code = code
 
 
 class PushConsumers:
@@ -157,7 +147,7 @@ class PushConsumers:
             except TimeoutError:
                 if pushed.answered.cancelled() or not pushed.answered.done():
                     self._reserve(connection, subscription_id, delivery_id)
-                    raise ConsumerTimedOut(f"no answer within {limit:g} s") from None
+                    raise ConsumerError(f"no answer within {limit:g} s", Code.TIMEOUT) from None
                 pushed.answered.result()  # it arrived at the same moment
         finally:
             self._pushed.get(connection, {}).pop(delivery_id, None)
@@ -198,7 +188,7 @@ class PushConsumers:
         """
         pushed = self._find(connection, delivery_id)
         del self._pushed[connection][delivery_id]
-        pushed.answered.set_exception((Requeue if put_back else ConsumerFailed)(reason))
+        pushed.answered.set_exception(Requeue(reason) if put_back else ConsumerError(reason, Code.CONSUMER_FAILED))
 
     def _find(self, connection: Connection, delivery_id: str) -> _Pushed:
         pushed = self._pushed.get(connection, {}).get(delivery_id)
@@ -212,11 +202,9 @@ class PushConsumers:
         if subscription is None or (pool := subscription.pool) is None:
             return
         pool.reserve(subscription)
-        if (
-            delivery_id in self._pushed[connection]
-        ):  # otherwise it was not sent, or the answer arrived at the same moment
+        if delivery_id in self._pushed[connection]:
             self._overdue[connection][delivery_id] = subscription
-        else:
+        else:  # it was not sent, or the answer arrived at the same moment
             self._tasks.start(self._give_back_later(connection, pool, subscription), name="wait for a reader")
 
     @staticmethod
@@ -227,9 +215,8 @@ class PushConsumers:
 
     def _not_in_flight(self, connection: Connection, delivery_id: str) -> NotFound:
         """Return the error for a late answer, and let the member have other messages again."""
-        self._pushed.get(connection, {}).pop(
-            delivery_id, None
-        )  # it may be about to be overdue, and no other answer will come
+        # It may be about to be overdue, and no other answer will come.
+        self._pushed.get(connection, {}).pop(delivery_id, None)
         late = self._overdue.get(connection, {}).pop(delivery_id, None)
         if late is not None and late.pool is not None:
             late.pool.release(late)
@@ -248,7 +235,7 @@ class PushConsumers:
         for pushed in self._pushed.pop(connection, {}).values():
             pushed.requeue(_GONE)
             if not pushed.answered.done():
-                pushed.answered.set_exception(ConsumerDisconnected(_GONE))
+                pushed.answered.set_exception(ConsumerError(_GONE, Code.DISCONNECTED))
 
     @staticmethod
     async def _announce(ended: list[Subscription]) -> None:
@@ -316,4 +303,4 @@ class _Push:
                 self._connection, self.subscription_id, envelope, ack, starts=self.enforces_timeout
             )
         except RelayError as error:  # too large for a frame
-            raise ConsumerFailed(error.message) from error
+            raise ConsumerError(error.message, Code.CONSUMER_FAILED) from error

@@ -13,7 +13,6 @@ from relay_core.core import RelayCore
 from relay_core.errors import AccessDenied
 from relay_core.protocol.base import PROTOCOL_VERSION
 from relay_core.protocol.serving import Promise, ServerInfo
-from relay_core.tasks import Tasks
 from relay_supervisor.adapters.configured import ConfiguredAdapters
 from relay_supervisor.agents.registry import Agents
 from relay_supervisor.api.claims import Claims
@@ -39,8 +38,6 @@ class ApiContext:
     claims: Claims
     replies: ReplyMailboxes
     stream: StateStream
-    tasks: Tasks
-    """Cleanup after connections."""
     socket: Path
     started_at: int
     stop: Callable[[], None]
@@ -84,7 +81,15 @@ class ApiContext:
 
     def problems(self) -> list[str]:
         """Return errors in the operator's files."""
-        return find_problems(self.relay, self.adapters, self.tokens, self.agents)
+        relay = self.relay
+        found = (
+            relay.config_problem,
+            relay.access_problem,
+            self.adapters.problem,
+            self.tokens.broken,
+            self.agents.broken,
+        )
+        return [problem for problem in found if problem is not None]
 
     async def reload(self) -> list[str]:
         """Reload the operator's files; return errors in them."""
@@ -98,11 +103,5 @@ class ApiContext:
         """Close the connections whose token was revoked."""
         for connection in list(self.connections):
             token = connection.identity.token
-            if token is not None and not self.tokens.is_good(token):
+            if token is not None and not self.tokens.is_valid(token):
                 connection.end()
-
-
-def find_problems(relay: RelayCore, adapters: ConfiguredAdapters, tokens: Tokens, agents: Agents) -> list[str]:
-    """Return errors in the operator's files."""
-    found = (relay.config_problem, relay.access_problem, adapters.problem, tokens.broken, agents.broken)
-    return [problem for problem in found if problem is not None]

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from types import TracebackType
 from typing import Any, Self
 
 from relay_core.clock import sleep
@@ -60,9 +59,7 @@ class StateStream:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._tasks.close()
 
     def watch(self, connection: Connection) -> str:
@@ -111,9 +108,8 @@ class StateStream:
     def _send(self, update: dict[str, Any]) -> None:
         now = self._relay.clock.monotonic()
         parts: list[dict[str, Any]] = []
-        if (
-            len(update) > 2 or now - self._sent_at >= _HEARTBEAT_SECS
-        ):  # more than `full` and `at`, or a heartbeat is due
+        has_changes = len(update) > 2  # more than `full` and `at`
+        if has_changes or now - self._sent_at >= _HEARTBEAT_SECS:
             parts = _in_parts(update)
             self._sent_at = now
         whole: list[dict[str, Any]] | None = None

@@ -1,11 +1,11 @@
-"""Look at everything a supervisor needs, and say how to repair what is wrong.
+"""Check everything that a supervisor needs, and suggest repairs.
 
-1. Nothing is changed, and a supervisor that runs is not disturbed; none is needed, either.
-2. Nothing is raised: a check that crashes is a `warn` that says so.
-3. `fail` means that the bus would not start, or loses or shows messages; `warn`, that something will
-   be slow, missing or surprising. Both come with one sentence or command that repairs it.
+1. Nothing is changed. A running supervisor is neither disturbed nor needed.
+2. Nothing is raised: a check that crashes becomes a `warn`.
+3. `fail` means that the bus would not start, or would lose or expose messages; `warn` means that something is slow,
+   missing or surprising. Both come with a sentence or a command that repairs it.
 
-`CHECKS` is the whole list, in the order an operator wants to read it.
+`CHECKS` lists all checks in the order of the output.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from relay_core.clock import Clock, SystemClock
 from relay_core.messages.base import WireModel
 from relay_core.storage.data_dir import DataDir
 from relay_supervisor.doctor import data, machine
-from relay_supervisor.doctor.survey import Finding, Level, Place, Survey, lock_holder, look_around
+from relay_supervisor.doctor.survey import Finding, Level, Place, Survey, lock_holder, walk
 
 CHECKS: dict[str, Callable[[Place], Finding]] = {
     "supervisor": data.check_supervisor,
@@ -46,7 +46,7 @@ CHECKS: dict[str, Callable[[Place], Finding]] = {
 
 
 class Check(WireModel):
-    """What was looked at, how it stands, and what repairs it."""
+    """The result of a check."""
 
     name: str
     ok: Level
@@ -55,12 +55,12 @@ class Check(WireModel):
 
 
 def examine(data_dir: Path, socket: Path, *, clock: Clock | None = None) -> list[Check]:
-    """Make every check; blocks for a second or so."""
+    """Run every check; blocks for about a second."""
     directory, now_ms = DataDir(data_dir), (clock or SystemClock()).now_ms()
     survey = Survey()
     place = Place(directory, Path(socket).expanduser().absolute(), now_ms, survey, lock_holder(directory.lock_file))
-    look_around(directory.path, survey, now_ms)
-    return [_make(name, check, place) for name, check in CHECKS.items()]
+    walk(directory.path, survey, now_ms)
+    return [_run(name, check, place) for name, check in CHECKS.items()]
 
 
 def format_checks(checks: list[Check]) -> str:
@@ -75,10 +75,10 @@ def format_checks(checks: list[Check]) -> str:
     return "\n".join(lines)
 
 
-def _make(name: str, check: Callable[[Place], Finding], place: Place) -> Check:
+def _run(name: str, check: Callable[[Place], Finding], place: Place) -> Check:
     try:
         level, found, repair = check(place)
     except Exception as error:  # rule 2
         level, found = "warn", f"could not be checked: {type(error).__name__}: {error}"
-        repair = "Report this as a bug if it stays after the other repairs."
+        repair = "Report a bug if this remains after the other repairs."
     return Check(name=name, ok=level, found=found, repair=repair)

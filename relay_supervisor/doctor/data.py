@@ -1,4 +1,4 @@
-"""The checks of `doctor` that look at the data directory and the socket."""
+"""The checks of the data directory and the socket."""
 
 from __future__ import annotations
 
@@ -24,89 +24,95 @@ if TYPE_CHECKING:
 
 
 def check_supervisor(place: Place) -> Finding:
-    """Say whether a supervisor runs."""
+    """Look for a running supervisor."""
     if place.holder is None:
         return "ok", "not running", None
     if listens(place.socket):
         return "ok", f"running, process {place.holder}", None
     return (
         "warn",
-        f"process {place.holder} uses the data directory, and nothing answers on {place.socket}",
-        f"Give the --socket it was started with, or end it: kill {place.holder}",
+        f"process {place.holder} holds the data directory, but nothing answers on {place.socket}",
+        f"Pass the --socket it was started with, or stop it: kill {place.holder}",
     )
 
 
 def check_data_directory(place: Place) -> Finding:
-    """Look at the data directory itself."""
+    """Check the data directory itself."""
     path = place.data.path
     try:
         found = path.stat()
     except FileNotFoundError:
-        return "warn", f"{path} does not exist", "Start the supervisor, it makes it: relay-supervisor run"
+        return "warn", f"{path} does not exist", "Start the supervisor, which creates it: relay-supervisor run"
     mode = stat.S_IMODE(found.st_mode)
     if not stat.S_ISDIR(found.st_mode):
         return "fail", f"{path} is not a directory", "Choose another one with --data-dir."
     if found.st_uid != os.geteuid():
         return "fail", f"{path} belongs to uid {found.st_uid}", "Choose another one with --data-dir."
     if mode & 0o700 != 0o700:
-        return "fail", f"{path} is closed to yourself (mode {mode:04o})", f"chmod 700 {shell(path)}"
+        return "fail", f"{path} is not accessible to its owner (mode {mode:04o})", f"chmod 700 {shell(path)}"
     try:
         place.data.check()
         place.data.check_contents()
     except StorageError as error:
-        return "fail", error.message, "No supervisor starts here before this is repaired."
+        return "fail", error.message, "No supervisor can start until this is repaired."
     if mode & 0o077:
         return "fail", f"{path} is open to other users (mode {mode:04o})", f"chmod 700 {shell(path)}"
     return "ok", f"{path}, mode {mode:04o}", None
 
 
 def check_files(place: Place) -> Finding:
-    """Look at who may read the files."""
+    """Check the owners and the modes of the files."""
     survey, path = place.survey, shell(place.data.path)
     if survey.foreign:
-        return "warn", _some("of another user", survey.foreign), f"sudo chown -R --no-dereference {os.geteuid()} {path}"
+        return (
+            "warn",
+            _count("owned by another user", survey.foreign),
+            f"sudo chown -R --no-dereference {os.geteuid()} {path}",
+        )
     if survey.open_to_others:
-        return "warn", _some("open to other users", survey.open_to_others), f"chmod -R go-rwx {path}"
+        return "warn", _count("open to other users", survey.open_to_others), f"chmod -R go-rwx {path}"
     return "ok", f"{survey.names} files and directories, all private", None
 
 
 def check_socket(place: Place) -> Finding:
-    """Look at the socket and its directory."""
+    """Check the socket and its directory."""
     path, length = place.socket, len(os.fsencode(place.socket))
     if length > PATH_MAX:
-        return "fail", f"{path} has {length} bytes, {PATH_MAX} are possible", "Choose a shorter path with --socket."
+        return "fail", f"{path} has {length} bytes: the maximum is {PATH_MAX}", "Choose a shorter path with --socket."
     if not path.parent.exists():
-        return "ok", f"{path} (a start makes it)", None
+        return "ok", f"{path} (created at the start)", None
     directory = path.parent.stat()
     mode, ours = stat.S_IMODE(directory.st_mode), directory.st_uid == os.geteuid()
     if not ours or mode & 0o077:
-        # A sticky one is shared on purpose, like /tmp.
+        # A sticky directory is shared on purpose, like /tmp.
         repairable = ours and not mode & stat.S_ISVTX
         repair = f"chmod 700 {shell(path.parent)}" if repairable else "Choose a private directory with --socket."
-        return "fail", f"{path.parent} is not yours alone (uid {directory.st_uid}, mode {mode:04o})", repair
+        return "fail", f"{path.parent} is not private (uid {directory.st_uid}, mode {mode:04o})", repair
     try:
-        there = path.lstat()
+        status = path.lstat()
     except FileNotFoundError:
-        return "ok", f"{path} (a start makes it)", None
-    if not stat.S_ISSOCK(there.st_mode):
+        return "ok", f"{path} (created at the start)", None
+    if not stat.S_ISSOCK(status.st_mode):
         return "fail", f"{path} is not a socket", f"mv {shell(path)} {shell(path)}.old"
     if not listens(path):
-        return "warn", f"{path} is stale, nobody listens", "Start the supervisor, it cleans up: relay-supervisor run"
-    if there.st_mode & 0o077:
+        return (
+            "warn",
+            f"{path} is stale: no process listens",
+            "Start the supervisor, which replaces it: relay-supervisor run",
+        )
+    if status.st_mode & 0o077:
         return "fail", f"{path} is open to other users", f"chmod 600 {shell(path)}"
     return "ok", f"{path} answers", None
 
 
 def check_lock(place: Place) -> Finding:
-    """Say who holds the lock."""
+    """Report the holder of the lock."""
     noted = place.data.holder()
     if place.holder is not None:
         return "ok", f"held by process {place.holder}", None
     if noted is None:
         return "ok", "free", None
-    if is_alive(noted):
-        return "ok", f"free (last held by process {noted})", None
-    return "ok", f"free: process {noted}, which held it last, is gone; a start takes it over", None
+    return "ok", f"free (last held by process {noted}{'' if is_alive(noted) else ', which has ended'})", None
 
 
 def check_config(place: Place) -> Finding:
@@ -116,7 +122,7 @@ def check_config(place: Place) -> Finding:
         load_config(path, RelayConfig(), read_trusted)
     except ConfigError as error:
         return "fail", error.message, f"Correct {path}; the message names the key."
-    return "ok", _there(path, "the defaults hold"), None
+    return "ok", _summary(path, "the defaults apply"), None
 
 
 def check_access_rules(place: Place) -> Finding:
@@ -127,8 +133,8 @@ def check_access_rules(place: Place) -> Finding:
     rules = AccessControl(path)
     rules.load()
     if rules.broken is not None:
-        return "fail", f"{rules.broken} (everything is denied)", f"Correct {path}, or write [] into it for no rules."
-    return "ok", _there(path, "no rules", f"{len(rules.rules())} rules"), None
+        return "fail", f"{rules.broken} (everything is denied)", f"Correct {path}, or write [] to it for no rules."
+    return "ok", _summary(path, "no rules", f"{len(rules.rules())} rules"), None
 
 
 def check_tokens(place: Place) -> Finding:
@@ -139,8 +145,12 @@ def check_tokens(place: Place) -> Finding:
     tokens = Tokens(path, SystemClock())
     tokens.load()
     if tokens.broken is not None:
-        return "fail", f"{tokens.broken} (no token is good)", f"Correct {path}, or write [] into it and make new ones."
-    return "ok", _there(path, "no tokens", f"{len(tokens.list())} tokens"), None
+        return (
+            "fail",
+            f"{tokens.broken} (no token is valid)",
+            f"Correct {path}, or write [] to it and create new tokens.",
+        )
+    return "ok", _summary(path, "no tokens", f"{len(tokens.list())} tokens"), None
 
 
 def check_agents(place: Place) -> Finding:
@@ -151,23 +161,27 @@ def check_agents(place: Place) -> Finding:
     try:
         found = len(read_agents(path))
     except ValueError as error:
-        repair = f"Correct {path} and restart, or write [] into it and add the agents again."
-        return "warn", f"{error} (their descriptions are not known, and none can be added)", repair
-    return "ok", _there(path, "no agents were added", f"{found} agents"), None
+        repair = f"Correct {path} and restart, or write [] to it and add the agents again."
+        return "warn", f"{error} (no agent has a description, and none can be added)", repair
+    return "ok", _summary(path, "no agents", f"{found} agents"), None
 
 
 def check_adapters(place: Place) -> Finding:
-    """Read adapters.json and check the configs of what is built in; no adapter is started, no plugin is run."""
+    """Read adapters.json and check the configuration of built-in adapters; starts no adapter and runs no plugin."""
     from relay_supervisor.adapters.file import read_adapters
 
     path = place.data.adapters
     file = read_adapters(path)
     if file.problem is not None or file.entries is None:
-        return "fail", file.problem or f"{path} cannot be used", f"Correct {path}; what runs is kept until then."
+        return (
+            "fail",
+            file.problem or f"{path} cannot be used",
+            f"Correct {path}; running adapters keep running until then.",
+        )
     bad = [f"{entry.id}: {problem}" for entry in file.entries if (problem := _find_problem(entry, path.parent))]
     if bad:
         return "warn", "; ".join(bad), f"Correct these entries in {path}; the others run without them."
-    return "ok", _there(path, "no adapters", f"{len(file.entries)} adapters"), None
+    return "ok", _summary(path, "no adapters", f"{len(file.entries)} adapters"), None
 
 
 def _find_problem(entry: Entry, directory: Path) -> str | None:
@@ -180,15 +194,15 @@ def _find_problem(entry: Entry, directory: Path) -> str | None:
         return entry.problem
     if entry.path is not None:
         plugin = directory / entry.path
-        return None if plugin.is_file() else f"the plugin {plugin} is not there"
+        return None if plugin.is_file() else f"the plugin {plugin} does not exist"
     if entry.type not in BUILT_IN:
         names = sorted({*BUILT_IN, *(point.name for point in entry_points(group=GROUP))})
-        return None if entry.type in names else f"unknown adapter type {entry.type}: there are {', '.join(names)}"
+        return None if entry.type in names else f"unknown adapter type {entry.type}: choose one of {', '.join(names)}"
     try:
         return prepare(entry, directory, SecretRedactor()).warning
     except ConfigError as error:
         if "the environment has no" in error.message:
-            return None  # of this shell: what the supervisor's has, only the supervisor knows
+            return None  # the supervisor may have another environment
         return error.message
 
 
@@ -196,22 +210,22 @@ def check_index(place: Place) -> Finding:
     """Check the index, unless it is in use."""
     path = place.data.index
     if place.holder is not None:
-        return "ok", "in use by the supervisor, which checks it by itself", None
+        return "ok", "in use by the supervisor, which checks it itself", None
     if not path.exists():
-        return "ok", "none yet (a start makes it)", None
+        return "ok", "none yet (created at the start)", None
     try:
-        says = _quick_check(path)
+        result = _quick_check(path)
     except sqlite3.Error as error:
-        says = str(error)
-    if says != "ok":
-        return "fail", f"damaged: {says.splitlines()[0]}", "relay-supervisor rebuild-index"
-    return "ok", f"sound, {path.stat().st_size // 1024} KB", None
+        result = str(error)
+    if result != "ok":
+        return "fail", f"damaged: {result.splitlines()[0]}", "relay-supervisor rebuild-index"
+    return "ok", f"intact, {path.stat().st_size // 1024} KB", None
 
 
 def _quick_check(path: Path) -> str:
     log = path.with_name(path.name + "-wal")
     if log.exists() and log.stat().st_size:
-        # The log is part of the database, and to read it SQLite would write beside it: so read a copy.
+        # The log is part of the database, and SQLite would write files to read it: check a copy.
         with tempfile.TemporaryDirectory(prefix="relay-doctor-") as directory:
             copy = Path(directory, path.name)
             shutil.copyfile(path, copy)
@@ -226,15 +240,15 @@ def _pragma(uri: str) -> str:
 
 
 def check_leftovers(place: Place) -> Finding:
-    """Look for what crashed writers left."""
+    """Look for files of crashed writers."""
     if place.survey.leftovers:
-        return "warn", _some("left by crashed writers", place.survey.leftovers), "relay jobs run retention"
+        return "warn", _count("left by crashed writers", place.survey.leftovers), "relay jobs run retention"
     return "ok", "none", None
 
 
-def _some(what: str, paths: list[Path]) -> str:
-    return f"{len(paths)} {what}, such as {paths[0]}"
+def _count(kind: str, paths: list[Path]) -> str:
+    return f"{len(paths)} {kind}, such as {paths[0]}"
 
 
-def _there(path: Path, absent: str, present: str = "valid") -> str:
-    return present if path.exists() else f"not there: {absent}"
+def _summary(path: Path, absent: str, present: str = "valid") -> str:
+    return present if path.exists() else f"no file: {absent}"

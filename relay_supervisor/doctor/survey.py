@@ -1,8 +1,8 @@
-"""What `doctor` looks at: one walk through the data directory, and who holds it.
+"""Facts that several checks of `doctor` need: one walk through the data directory, and the holder of its lock.
 
-1. Nothing is changed, not even a lock is taken: whoever holds it is read from the kernel's list.
-2. Nothing is raised for what others do meanwhile: a file that vanishes was not there.
-3. A large data directory is looked at in part: the first `SURVEYED` names.
+1. Nothing is changed and no lock is taken: the holder of the lock is read from the kernel's list.
+2. Concurrent changes raise nothing: a file that vanishes is skipped.
+3. Of a large data directory only the first `SURVEYED` names are examined.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from relay_supervisor.server.socket_server import PATH_MAX
 
 Level: TypeAlias = Literal["ok", "warn", "fail"]
 Finding: TypeAlias = tuple[Level, str, str | None]
-"""How it stands, what was found, and what repairs it."""
+"""Level, description and repair."""
 
 SURVEYED = 50_000
 OLD_MS = 36 * 3_600_000
-"""Age at which a file in tmp/ has no writer any more."""
+"""Age at which a file in tmp/ no longer has a writer."""
 
 
 @dataclass
 class Survey:
-    """What one walk through the data directory saw."""
+    """The results of the walk through the data directory."""
 
     names: int = 0
     mailboxes: int = 0
@@ -43,7 +43,7 @@ class Survey:
 
 @dataclass(frozen=True)
 class Place:
-    """Where to look, and what several checks need to know."""
+    """The subject of the checks."""
 
     data: DataDir
     socket: Path
@@ -54,39 +54,39 @@ class Place:
 
 
 def lock_holder(lock_file: Path) -> int | None:
-    """Return the process that holds the lock, without touching it."""
+    """Return the process that holds the lock, without taking the lock."""
     noted = DataDir(lock_file.parent).holder()
     try:
         found = lock_file.stat()
         locks = Path("/proc/locks").read_text()
-    except OSError:  # no lock file, or no such list on this system: the pid in the file must do
+    except OSError:  # no lock file, or no /proc/locks: rely on the pid in the file
         return noted if noted is not None and is_alive(noted) else None
     device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
     for line in locks.splitlines():
-        # Such as "1: FLOCK  ADVISORY  WRITE 812 fe:00:4711 0 EOF"; a waiting one has "->" second.
+        # Such as "1: FLOCK  ADVISORY  WRITE 812 fe:00:4711 0 EOF"; a waiter has "->" as second word.
         words = line.split()
         if len(words) < 6 or words[1] != "FLOCK":
             continue
         pid, file = int(words[4]), words[5]
-        # Some file systems (btrfs, overlay) go by another device there than in stat.
+        # Some file systems (btrfs, overlay) have another device number here than in stat.
         if file == device or (pid == noted and file.endswith(f":{found.st_ino}")):
             return pid
     return None
 
 
 def is_alive(pid: int) -> bool:
-    """Tell whether there is such a process."""
+    """Return True if a process exists and is not a zombie."""
     try:
         os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (ProcessLookupError, OverflowError):
         return False
-    except PermissionError:
+    except (OSError, IndexError):  # another user's, or no /proc
         return True
-    return True
 
 
-def look_around(root: Path, survey: Survey, now_ms: int) -> None:
-    """Walk through the data directory, as far as it can be read."""
+def walk(root: Path, survey: Survey, now_ms: int) -> None:
+    """Walk through the data directory, as far as it is readable."""
     for where, directories, files in os.walk(root, onerror=None):
         directory = Path(where)
         survey.mailboxes += len(directories) if directory == root / "mailboxes" else 0
@@ -94,14 +94,14 @@ def look_around(root: Path, survey: Survey, now_ms: int) -> None:
             if survey.names >= SURVEYED:
                 return
             survey.names += 1
-            _note(directory / name, survey, now_ms)
+            _examine(directory / name, survey, now_ms)
 
 
-def _note(path: Path, survey: Survey, now_ms: int) -> None:
+def _examine(path: Path, survey: Survey, now_ms: int) -> None:
     try:
         found = path.lstat()
     except OSError:
-        return  # taken meanwhile
+        return  # removed in the meantime
     if found.st_uid != os.geteuid():
         survey.foreign.append(path)
     if not stat.S_ISLNK(found.st_mode) and found.st_mode & 0o077:
@@ -115,7 +115,7 @@ def _note(path: Path, survey: Survey, now_ms: int) -> None:
 
 
 def listens(path: Path) -> bool:
-    """Tell whether somebody listens on a socket."""
+    """Return True if a process listens on a socket."""
     if len(os.fsencode(path)) > PATH_MAX:
         return False
     with sockets.socket(sockets.AF_UNIX) as client:
@@ -123,12 +123,12 @@ def listens(path: Path) -> bool:
         try:
             client.connect(str(path))
         except OSError as error:
-            return isinstance(error, TimeoutError | BlockingIOError)  # its queue is full: somebody has it open
+            return isinstance(error, TimeoutError | BlockingIOError)  # its queue is full, so a process has it open
         return True
 
 
 def existing(path: Path) -> Path:
-    """Return the path, or the nearest directory above it that is there."""
+    """Return the path, or its nearest existing parent."""
     return next(parent for parent in (path, *path.parents) if parent.exists())
 
 

@@ -2,8 +2,8 @@
 
 1. A request's headers must arrive within `Limits.idle_secs`, which is also how long an idle connection is kept.
 2. Above `Limits.max_connections`, the connection that has waited longest for a request, or for the rest of one, is
-   closed: clients that hold connections open lock nobody out. A request that has arrived in full is answered. Only if
-   every other connection has one, the newest connection is closed.
+   closed: clients that hold connections open lock no other client out. A request that has arrived in full is
+   answered. Only if every other connection has such a request, the newest connection is closed.
 3. A client that does not read its response loses its connection after `Limits.response_secs`.
 4. No response names the software behind it, or its version.
 """
@@ -55,7 +55,7 @@ async def serve(handler: Handler, refuse: Refuse, host: str, port: int, limits: 
 def mark_complete(request: web.BaseRequest) -> None:
     """Note that a request has arrived in full, so its connection is not closed before it is answered."""
     if isinstance(request.protocol, _Connection):
-        request.protocol.mark_complete()
+        request.protocol.server.mark_complete(request.protocol)
 
 
 class _Server(web.Server):
@@ -104,14 +104,11 @@ class _Server(web.Server):
 
 
 class _Connection(web.RequestHandler):
-    __slots__ = ("_server",)
+    __slots__ = ("server",)
 
     def __init__(self, server: _Server, **options: Any) -> None:
         super().__init__(server, **options)
-        self._server = server
-
-    def mark_complete(self) -> None:
-        self._server.mark_complete(self)
+        self.server = server
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
@@ -119,14 +116,14 @@ class _Connection(web.RequestHandler):
         """Send a response."""
         resp.headers["Server"] = "relay"
         try:
-            async with asyncio.timeout(self._server.limits.response_secs):
+            async with asyncio.timeout(self.server.limits.response_secs):
                 return await super().finish_response(request, resp, start_time)
         except TimeoutError:
             if self.transport is not None:
                 self.transport.abort()
             return resp, True
         finally:
-            self._server.mark_answered(self)
+            self.server.mark_answered(self)
 
     def handle_error(
         self,
@@ -138,6 +135,6 @@ class _Connection(web.RequestHandler):
         """Answer a request that is not HTTP, or whose handler failed."""
         if status >= 500:
             logger.error("an HTTP request could not be handled", exc_info=exc)
-        response = self._server.refuse(500 if status >= 500 else 400)
+        response = self.server.refuse(500 if status >= 500 else 400)
         response.force_close()
         return response

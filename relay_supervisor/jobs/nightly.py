@@ -1,11 +1,11 @@
-"""The nightly job's process: how it is called, what it says while it runs, and which night was missed.
+"""The nightly job's process: its command line, its progress lines, and the detection of missed nights.
 
-1. It is ``python -m spark nightly --data-dir DIR`` and the days that were asked for, as options. A command of the
-   operator's finds both in its environment, since nobody knows which options it takes.
-2. A line of its output that is JSON with the one key `progress` or `result` is meant for us. Any other line is
-   ordinary output, also one that only looks so.
-3. A night was missed if the newest report that should be there by now is not, or was made before its day was over,
-   though the day has events. Where reports are written elsewhere, nobody here can know.
+1. The command is ``python -m spark nightly --data-dir DIR``, with the requested days as options. A command that the
+   operator configured gets both in its environment, since its options are unknown.
+2. A line of output that is a JSON object with the single key `progress` or `result`, in the expected form, is a message
+   to the supervisor. All other lines are ordinary output.
+3. A night was missed if the newest due report does not exist, or was made before its day was over, and the day has
+   events. If the reports are stored on another machine, no night counts as missed.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _MOST_COUNTS = 20
 _ERROR_KEPT = 500
 _MOST_REPORTS = 400
-_MOST = 2**53  # what any reader of JSON takes for a whole number
+_MOST = 2**53  # every JSON parser reads integers up to this exactly
 
 
 @dataclass(slots=True)
 class RunOutput:
-    """What a run has said of itself."""
+    """The progress and the result that a run has reported."""
 
     progress: JobProgress | None = None
     counts: dict[str, int] = field(default_factory=dict)
     reports: list[str] | None = None
 
-    def take(self, line: str) -> bool:
-        """Take a line that is meant for us; return whether it is."""
+    def parse(self, line: str) -> bool:
+        """Record a line of progress or result; return False for ordinary output."""
         if not line.startswith(_MARKS):
             return False
         try:
@@ -61,43 +61,42 @@ class RunOutput:
             if kind == "progress":
                 self.progress = JobProgress.model_validate(value)
             else:
-                self._take_result(value)
+                self._parse_result(value)
         except (ValueError, ValidationError):
             return False
         return True
 
-    def _take_result(self, result: dict[str, Any]) -> None:
+    def _parse_result(self, result: dict[str, Any]) -> None:
         reports = result.get("reports")
         if isinstance(reports, list):
             self.reports = [day for day in reports if isinstance(day, str) and _DAY.fullmatch(day)][:_MOST_REPORTS]
             self.counts["reports"] = len(reports)
         for name, value in result.items():
-            # How long it took is no count, and is known of every run.
             is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST
             if is_count and name != "tookMs" and _NAME.fullmatch(name) and len(self.counts) < _MOST_COUNTS:
                 self.counts[_HUMP.sub("_", name).lower()] = value
 
 
 def has_spark() -> bool:
-    """Tell whether our own part is there, and what the extra brings."""
-    importlib.invalidate_caches()  # it may have been installed since
+    """Return True if the package `spark` and its extra are installed."""
+    importlib.invalidate_caches()  # it may have been installed since the start
     return all(map(importlib.util.find_spec, ("spark", "pyspark")))
 
 
-def call_of(
+def build_command(
     config: NightlyConfig, data_dir: DataDir, arguments: JobArguments | None
 ) -> tuple[Sequence[str], Mapping[str, str]]:
     """Return the command line and the environment of a run."""
     directory = str(data_dir.path)
     options = arguments.options() if arguments is not None else []
     env = {**os.environ, "RELAY_DATA_DIR": directory, "RELAY_JOB_OPTIONS": shlex.join(options)}
-    # -P: a spark.py of somebody else's that lies where the supervisor was started is not ours.
-    ours = (sys.executable, "-P", "-m", "spark", "nightly", "--data-dir", directory, *options)
-    return config.command or ours, env
+    # -P: do not import a spark.py in the working directory.
+    spark = (sys.executable, "-P", "-m", "spark", "nightly", "--data-dir", directory, *options)
+    return config.command or spark, env
 
 
 def check_days(arguments: JobArguments, now_ms: int) -> None:
-    """Refuse days that have not come.
+    """Check that no requested day is in the future.
 
     Raises:
         RelayError: with code `invalid_params`.
@@ -106,18 +105,18 @@ def check_days(arguments: JobArguments, now_ms: int) -> None:
     for name in ("date", "since", "until"):
         day: str | None = getattr(arguments, name)
         if day is not None and day > today.isoformat():
-            raise RelayError(f"{name}: {day} has not come yet: today is {today}, in UTC", code="invalid_params")
+            raise RelayError(f"{name}: {day} is in the future: today is {today} in UTC", code="invalid_params")
 
 
-def day_due(config: NightlyConfig, now_ms: int) -> date:
-    """Return the newest day whose report should be there, or in the making, by now."""
+def newest_due_day(config: NightlyConfig, now_ms: int) -> date:
+    """Return the newest day whose report should exist or be in progress."""
     now = datetime.fromtimestamp(now_ms / 1000, UTC)
     is_past = now.time() >= time.fromisoformat(config.at)
     return now.date() - timedelta(days=1 if is_past else 2)
 
 
-def lacks_report(config: NightlyConfig, data_dir: DataDir, day: date) -> bool:
-    """Tell whether a day has events and no report of all of it; False, too, if nobody here can know."""
+def is_report_missing(config: NightlyConfig, data_dir: DataDir, day: date) -> bool:
+    """Return True if a day has events and no report of the whole day; False if reports are stored elsewhere."""
     reports = config.reports_dir(data_dir.reports)
     if reports is None or not (data_dir.events / f"date={day}").is_dir():
         return False
@@ -130,8 +129,8 @@ def lacks_report(config: NightlyConfig, data_dir: DataDir, day: date) -> bool:
     return made < datetime.combine(day + timedelta(days=1), time(), UTC).timestamp()
 
 
-def how_it_ended(result: ChildResult) -> str:
-    """Return why a run that did not end well did not, in words."""
+def describe_failure(result: ChildResult) -> str:
+    """Return the exit code or signal of a failed run, and its last line of output."""
     if result.returncode < 0:
         number = -result.returncode
         return f"was killed by {signal.Signals(number).name if number in set(signal.Signals) else f'signal {number}'}"

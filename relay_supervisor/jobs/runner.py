@@ -1,20 +1,19 @@
-"""Scheduled upkeep: what runs, when, and how it went.
+"""Run the jobs, by schedule and on request.
 
-`JOBS` is the list of all there is. APScheduler says when; the running is ours, by hand and by schedule alike:
+`JOBS` lists them all. APScheduler triggers the scheduled runs.
 
-1. A job runs once at a time. Whoever asks for one that is under way gets that run, and an error if it was asked for
-   something else.
-2. A run ends as ok, failed, timed_out or cancelled, and never takes anything else with it: what it raises becomes its
-   error, and it runs again at its next time. Its beginning and its end are events of kind `job`, with its name as
-   `code`, and its counts (or its error) as `detail`.
-3. Upkeep runs on the loop and is cancelled when it takes too long. Spark runs in a process of its own (child.py),
-   which says how far it has come (nightly.py).
-4. Every job first runs within minutes of the start, so that a supervisor which never lives for a day is tidy, too.
-5. Times are wall time, which jumps. Forwards: what fell due in between runs once (`Every` never lists missed times).
-   Backwards: a look at the clock each minute finds jobs whose next run has become too distant, and sets it anew. The
-   same look wakes the scheduler, whose own timer stands still while the machine sleeps.
-6. A night that was missed (the supervisor was down, the machine asleep, another run under way) is made up for once, not
-   before a few minutes after the start.
+1. A job has one run at a time. A request for a running job joins that run, or is an error if its arguments differ.
+2. A run ends as ok, failed, timed_out or cancelled. An exception becomes its error and affects nothing else; the next
+   scheduled run follows as usual. The start and the end of a run are events of kind `job`, with the job's name as
+   `code` and the counts (or the error) as `detail`.
+3. Maintenance runs on the event loop and is cancelled when it takes too long. Spark runs in a subprocess
+   (subprocess.py), which reports its progress (nightly.py).
+4. Every maintenance job first runs within minutes of the start, for supervisors that never run for a whole day.
+5. Schedules follow wall time, which may jump. Forwards: a job that became due in between runs once (`Every` never
+   returns a time in the past). Backwards: a check every minute reschedules jobs whose next run is too far away. It also
+   wakes the scheduler, whose timer stands still while the machine sleeps.
+6. A missed night (the supervisor was down, the machine asleep, or another run in progress) is made up for once, some
+   minutes after the start at the earliest.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
-from types import TracebackType
 from typing import Any, Self
 
 from apscheduler.executors.debug import DebugExecutor  # type: ignore[import-untyped]
@@ -42,25 +40,25 @@ from relay_core.tasks import Tasks
 from relay_supervisor.jobs.nightly import (
     NO_SPARK,
     RunOutput,
-    call_of,
+    build_command,
     check_days,
-    day_due,
+    describe_failure,
     has_spark,
-    how_it_ended,
-    lacks_report,
+    is_report_missing,
+    newest_due_day,
 )
-from relay_supervisor.jobs.schedule import FIRST_RUN_SECS, Every, in_words
+from relay_supervisor.jobs.schedule import FIRST_RUN_SECS, Every, describe_schedule
 from relay_supervisor.jobs.subprocess import run_child
 
 logger = logging.getLogger(__name__)
 
 Step = Callable[[Maintenance], Awaitable[int | dict[str, int]]]
 
-UPKEEP_TIMEOUT_SECS = 600.0
+MAINTENANCE_TIMEOUT_SECS = 600.0
 NIGHTLY_GRACE_SECS = 6 * 3600
-"""How late the nightly job may still begin; other upkeep is right at any time."""
-LOOK_SECS = 60.0
-OUTPUT_KEPT = 16 * 1024  # state watchers get it
+"""How late the nightly job may begin; maintenance may run at any time."""
+CHECK_SECS = 60.0
+OUTPUT_KEPT = 16 * 1024  # it is part of the state stream
 CLOSE_GRACE_SECS = 2.0
 
 _ERROR_KEPT = 500
@@ -68,21 +66,21 @@ _ERROR_KEPT = 500
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Something to be done again and again; its name is also its key in config.json's `jobs`."""
+    """A job; its name is also its key in the section `jobs` of config.json."""
 
     name: str
     description: str
     steps: Mapping[str, Step] = field(default_factory=dict)
-    """What it calls, by the name of the count that this returns; without any, it is Spark's process."""
+    """The steps by the name of the count that each returns; a job without steps is the Spark process."""
 
 
 JOBS = [
-    Job("expire", "Make dead letters of messages whose TTL has passed", {"expired": Maintenance.expire}),
-    Job("purge", "Remove dead letters that are older than they are kept", {"purged": Maintenance.purge_dead_letters}),
-    Job("unread", "Make dead letters of messages nobody has read for long", {"retired": Maintenance.expire_unread}),
+    Job("expire", "Dead-letter messages whose TTL has passed", {"expired": Maintenance.expire}),
+    Job("purge", "Remove dead letters after their retention", {"purged": Maintenance.purge_dead_letters}),
+    Job("unread", "Dead-letter messages that have long been unread", {"retired": Maintenance.expire_unread}),
     Job(
         "retention",
-        "Forget old traces and events, and tidy up what nobody uses",
+        "Remove old traces, events, temporary files and unused mailboxes",
         {
             "traces": Maintenance.forget_traces,
             "event_days": Maintenance.expire_events,
@@ -92,17 +90,17 @@ JOBS = [
     ),
     Job(
         "index",
-        "Bring the index in line with the Maildir and write its log back",
+        "Compare the index with the Maildir and checkpoint its log",
         {"repaired": Maintenance.checkpoint_index},
     ),
-    Job("metrics", "Have Spark make the nightly report"),
+    Job("metrics", "Make the nightly report with Spark"),
 ]
 
 
 class Jobs:
-    """Run the upkeep of one bus, from entering to leaving."""
+    """Run the jobs of a bus, as an async context manager."""
 
-    def __init__(self, relay: RelayCore, clock: Clock, *, timeout: float = UPKEEP_TIMEOUT_SECS) -> None:
+    def __init__(self, relay: RelayCore, clock: Clock, *, timeout: float = MAINTENANCE_TIMEOUT_SECS) -> None:
         self._relay = relay
         self._clock = clock
         self._timeout = timeout
@@ -114,27 +112,25 @@ class Jobs:
         self._has_spark = False
         self._entered = 0.0
         self._night: date | None = None
-        """The newest day of which the nightly job was to make a report when it was last begun."""
+        """The newest due day when the nightly job was last started."""
         self.on_change: Callable[[], None] | None = None
-        """Told when a run has begun or ended."""
+        """Called when a run has begun or ended."""
 
     async def __aenter__(self) -> Self:
         """Start the schedule."""
         self._entered = self._clock.monotonic()
-        # Despite its name the right executor: what falls due is begun on the loop, where `Tasks` has it.
+        # DebugExecutor calls `_run_due` on the event loop, and `Tasks` owns the run.
         executors, defaults = {"default": DebugExecutor()}, {"coalesce": True, "max_instances": 1}
         self.scheduler = AsyncIOScheduler(timezone=UTC, executors=executors, job_defaults=defaults)
         self.scheduler.start()
         self.apply(self._relay.config.jobs)
-        self._look()
+        self._check_again()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop the schedule; upkeep gets a moment to end, Spark is killed."""
-        self._next_look.cancel()
-        self.scheduler.pause()  # at once, while its shutdown is a callback of the loop
+    async def __aexit__(self, *_: object) -> None:
+        """Stop the schedule; maintenance gets a grace period, Spark is killed."""
+        self._next_check.cancel()
+        self.scheduler.pause()  # takes effect immediately, unlike shutdown
         self.scheduler.shutdown(wait=False)
         for run in self._running.values():
             if not run.job.steps:
@@ -143,7 +139,7 @@ class Jobs:
         await asyncio.sleep(0)
 
     def apply(self, config: JobsConfig) -> None:
-        """Use another configuration: what has changed is scheduled anew, what runs goes on."""
+        """Apply a configuration: reschedule the jobs that it changes; current runs continue."""
         old, self._config = self._config, config
         for name in self._jobs:
             section = getattr(config, name)
@@ -155,27 +151,27 @@ class Jobs:
         return [self._state(job) for job in JOBS]
 
     async def run(self, name: str, arguments: JobArguments | None = None) -> JobRun:
-        """Run a job now, or join the run that is under way, and return how it went.
+        """Run a job now, or join its current run, and return the ended run.
 
         Raises:
             NotFound: if there is no such job.
-            RelayError: with code `job_unavailable`, if it cannot run; with `job_busy`, if it is under way with other
-                arguments; with `invalid_params`, if it does not take these.
+            RelayError: with code `job_unavailable`, if it cannot run; with `job_busy`, if it is running with other
+                arguments; with `invalid_params`, if the arguments are not allowed.
             Closed: if the schedule has been stopped.
         """
         # Shielded: others may wait for the same run.
         return await asyncio.shield(self._begin(self._job(name), arguments).ended)
 
     def start(self, name: str, arguments: JobArguments | None = None) -> JobRun:
-        """Run a job now, and return the run without waiting for its end.
+        """Start a job, or join its current run, without waiting for its end.
 
         Raises:
             NotFound, RelayError, Closed: as `run`.
         """
-        return self._begin(self._job(name), arguments).so_far()
+        return self._begin(self._job(name), arguments).snapshot()
 
     async def cancel(self, name: str) -> JobRun:
-        """Break off the run that is under way, and return how far it came.
+        """Cancel the current run of a job and return the ended run.
 
         Raises:
             NotFound: if there is no such job, or it is not running.
@@ -186,27 +182,27 @@ class Jobs:
         run.task.cancel()
         return await asyncio.shield(run.ended)
 
-    def look_around(self) -> None:
-        """Set anew what has become too distant as the clock went back, begin what has fallen due or was missed."""
-        now = datetime.now(UTC)  # as the scheduler reads it
+    def check_schedule(self) -> None:
+        """Reschedule jobs after the clock went back, wake the scheduler, and make up for a missed night."""
+        now = datetime.now(UTC)  # the scheduler's clock
         for scheduled in self.scheduler.get_jobs():
             section = self._section(scheduled.id)
             period = section.every_secs if isinstance(section, JobConfig) else 86_400
-            if scheduled.next_run_time > now + timedelta(seconds=period + LOOK_SECS):
+            if scheduled.next_run_time > now + timedelta(seconds=period + CHECK_SECS):
                 self._schedule(scheduled.id, section)
         self.scheduler.wakeup()
-        self._has_spark = has_spark()  # kept, as states are asked for all the time
+        self._has_spark = has_spark()  # cached for `states`, which is called often
         if self._clock.monotonic() - self._entered >= FIRST_RUN_SECS:
-            self._make_up()
+            self._run_missed_night()
 
-    def _look(self) -> None:
-        self.look_around()
-        self._next_look = asyncio.get_running_loop().call_later(LOOK_SECS, self._look)
+    def _check_again(self) -> None:
+        self.check_schedule()
+        self._next_check = asyncio.get_running_loop().call_later(CHECK_SECS, self._check_again)
 
     def _job(self, name: str) -> Job:
         job = self._jobs.get(name)
         if job is None:
-            raise NotFound(f"no job {name}; there are {', '.join(self._jobs)}", what=name)
+            raise NotFound(f"no job {name}: choose one of {', '.join(self._jobs)}", what=name)
         return job
 
     def _section(self, name: str) -> JobConfig | NightlyConfig:
@@ -223,7 +219,7 @@ class Jobs:
         else:
             hour, minute = section.at.split(":")
             trigger, grace = CronTrigger(hour=hour, minute=minute, timezone=UTC), NIGHTLY_GRACE_SECS
-        self.scheduler.add_job(self._fall_due, trigger, args=[name], id=name, name=name, misfire_grace_time=grace)
+        self.scheduler.add_job(self._run_due, trigger, args=[name], id=name, name=name, misfire_grace_time=grace)
 
     def _state(self, job: Job) -> JobState:
         section, run, problem = self._section(job.name), self._running.get(job.name), self._problem(job)
@@ -231,30 +227,30 @@ class Jobs:
         return JobState(
             name=job.name,
             description=job.description,
-            schedule=in_words(section),
+            schedule=describe_schedule(section),
             enabled=section.enabled,
             problem=problem,
             next_run=round(scheduled.next_run_time.timestamp() * 1000) if scheduled is not None else None,
             running=run is not None,
-            last=run.so_far() if run is not None else self._last.get(job.name),
+            last=run.snapshot() if run is not None else self._last.get(job.name),
         )
 
     def _problem(self, job: Job) -> str | None:
         section = self._section(job.name)
         return None if isinstance(section, JobConfig) or section.command or self._has_spark else NO_SPARK
 
-    def _fall_due(self, name: str) -> None:
+    def _run_due(self, name: str) -> None:
         if name not in self._running and self._problem(self._jobs[name]) is None:
             self._begin(self._jobs[name])
 
-    def _make_up(self) -> None:
-        """Run the nightly job for a night that was missed, unless that was tried."""
+    def _run_missed_night(self) -> None:
+        """Run the nightly job for a missed night, unless it has been tried."""
         for name in self._jobs:
             section = self._section(name)
             if isinstance(section, NightlyConfig) and section.enabled:
-                day = day_due(section, self._clock.now_ms())
-                if day != self._night and lacks_report(section, self._relay.data_dir, day):
-                    self._fall_due(name)
+                day = newest_due_day(section, self._clock.now_ms())
+                if day != self._night and is_report_missing(section, self._relay.data_dir, day):
+                    self._run_due(name)
 
     def _begin(self, job: Job, arguments: JobArguments | None = None) -> _Run:
         if arguments == JobArguments():
@@ -275,26 +271,26 @@ class Jobs:
             raise RelayError(f"the job {job.name} cannot run: {problem}", code="job_unavailable")
         now = self._clock.now_ms()
         run = _Run(job, arguments, now, self._clock.monotonic(), asyncio.get_running_loop().create_future())
-        task = self._tasks.start(self._carry_out(run), name=f"job {job.name}")
+        task = self._tasks.start(self._execute(run), name=f"job {job.name}")
         if task is None:
-            raise Closed("the supervisor is stopping: no job begins any more")
+            raise Closed("the supervisor is stopping and starts no job")
         run.task = task
         section = self._section(job.name)
         if isinstance(section, NightlyConfig) and arguments in (None, JobArguments(today=True)):
-            self._night = day_due(section, now)
+            self._night = newest_due_day(section, now)
         self._running[job.name] = run
         self._relay.events.emit(EventKind.JOB, code=job.name, status="started")
-        # A callback, because a task that is cancelled before its first step runs nothing of its own.
+        # A callback, because a task that is cancelled before its first step never runs its `finally`.
         task.add_done_callback(lambda _: self._end(run))
         self._changed()
         return run
 
-    async def _carry_out(self, run: _Run) -> None:
+    async def _execute(self, run: _Run) -> None:
         limit = asyncio.timeout(self._timeout)
         try:
             if run.job.steps:
                 async with limit:
-                    await self._upkeep(run)
+                    await self._maintain(run)
             else:
                 await self._spark(run)
         except Exception as error:
@@ -305,8 +301,8 @@ class Jobs:
         else:
             run.outcome = run.outcome or "ok"
 
-    async def _upkeep(self, run: _Run) -> None:
-        """Take every step, also after one that fails: what a full disk forbids must not stop what frees it."""
+    async def _maintain(self, run: _Run) -> None:
+        """Run every step, even after a failed one: on a full disk, a later step may free space."""
         errors = []
         for name, step in run.job.steps.items():
             try:
@@ -324,16 +320,16 @@ class Jobs:
         config = self._section(run.job.name)
         assert isinstance(config, NightlyConfig)
         async with asyncio.timeout(self._timeout):
-            await asyncio.wrap_future(self._relay.events.seal())  # so that it finds the events of this moment, too
-        command, env = call_of(config, self._relay.data_dir, run.arguments)
+            await asyncio.wrap_future(self._relay.events.seal())  # so that the report includes the latest events
+        command, env = build_command(config, self._relay.data_dir, run.arguments)
         result = await run_child(
-            command, env=env, timeout=config.timeout_secs, output_limit=OUTPUT_KEPT, on_line=run.said.take
+            command, env=env, timeout=config.timeout_secs, output_limit=OUTPUT_KEPT, on_line=run.reported.parse
         )
         run.output = result.output
         if result.timed_out:
             run.fail("timed_out", f"took longer than {config.timeout_secs} s and was killed")
         elif result.returncode != 0:
-            run.fail("failed", how_it_ended(result))
+            run.fail("failed", describe_failure(result))
 
     def _end(self, run: _Run) -> None:
         took = self._clock.monotonic() - run.started
@@ -342,14 +338,14 @@ class Jobs:
             logger.error(
                 "the job %s has %s: %s", run.job.name, outcome.replace("_", " "), run.error, exc_info=run.cause
             )
-        counts = run.counts | run.said.counts
+        counts = run.counts | run.reported.counts
         ended = JobRun(
             started_at=run.started_at,
             ended_at=self._clock.now_ms(),
             outcome=outcome,
             arguments=run.arguments,
             counts=counts,
-            reports=run.said.reports,
+            reports=run.reported.reports,
             error=run.error,
             output=run.output,
         )
@@ -369,14 +365,14 @@ class Jobs:
 
 @dataclass(slots=True)
 class _Run:
-    """A run under way."""
+    """A current run."""
 
     job: Job
     arguments: JobArguments | None
     started_at: int
     started: float
     ended: asyncio.Future[JobRun]
-    said: RunOutput = field(default_factory=RunOutput)
+    reported: RunOutput = field(default_factory=RunOutput)
     counts: dict[str, int] = field(default_factory=dict)
     outcome: Outcome | None = None
     error: str | None = None
@@ -384,24 +380,24 @@ class _Run:
     cause: Exception | None = None
     task: asyncio.Task[Any] = field(init=False)
 
-    def so_far(self) -> JobRun:
-        """Return what is known of it before its end."""
-        return JobRun(started_at=self.started_at, arguments=self.arguments, progress=self.said.progress)
+    def snapshot(self) -> JobRun:
+        """Return the run as it is now, before its end."""
+        return JobRun(started_at=self.started_at, arguments=self.arguments, progress=self.reported.progress)
 
     def fail(self, outcome: Outcome, error: str, cause: Exception | None = None) -> None:
-        """Say how it went wrong."""
+        """Record the outcome of a run that did not succeed."""
         self.outcome, self.error, self.cause = outcome, error, cause
 
 
 def _busy(run: _Run) -> str:
     name = run.job.name
-    how = f"with {' '.join(run.arguments.options())}" if run.arguments is not None else "without arguments"
-    return f"the job {name} is under way {how}: wait for its end, or end it with 'relay jobs cancel {name}'"
+    options = f"with {' '.join(run.arguments.options())}" if run.arguments is not None else "without arguments"
+    return f"the job {name} is running {options}: wait for its end, or run 'relay jobs cancel {name}'"
 
 
 def _describe(error: Exception) -> str:
     if isinstance(error, ExceptionGroup):
         return "; ".join(map(_describe, error.exceptions))
     text = error.message if isinstance(error, RelayError) else f"{type(error).__name__}: {error}".removesuffix(": ")
-    # Names of files may hold lone surrogates, which JSON cannot.
+    # File names may contain lone surrogates, which JSON cannot encode.
     return text[:_ERROR_KEPT].encode(errors="replace").decode()

@@ -1,4 +1,4 @@
-"""When jobs run: at intervals that know nothing of the past, and how each schedule reads."""
+"""The trigger for jobs at intervals, and descriptions of schedules."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from datetime import datetime, timedelta
 from apscheduler.triggers.base import BaseTrigger  # type: ignore[import-untyped]
 
 from relay_core.config import JobConfig, NightlyConfig
+from relay_core.text.units import format_duration
 
 FIRST_RUN_SECS = 300
-"""After the start, at the latest for what runs at intervals, at the earliest for a night that was missed."""
-
-_UNITS = ((3600, "h"), (60, "min"), (1, "s"))
+"""Jobs at intervals first run within this time after the start; a missed night is made up for after it."""
 
 
 class Every(BaseTrigger):  # type: ignore[misc]
-    """Fire at an interval; unlike APScheduler's own, never for a time that has passed."""
+    """Fire at an interval; unlike APScheduler's IntervalTrigger, never for a time in the past."""
 
     def __init__(self, seconds: int) -> None:
         self._interval = timedelta(seconds=seconds)
@@ -29,10 +28,8 @@ class Every(BaseTrigger):  # type: ignore[misc]
         return due if now < due <= now + self._interval else now + self._interval
 
 
-def in_words(section: JobConfig | NightlyConfig) -> str:
-    """Return a schedule as people say it."""
+def describe_schedule(section: JobConfig | NightlyConfig) -> str:
+    """Return a schedule in words."""
     if isinstance(section, NightlyConfig):
         return f"daily at {section.at} UTC"
-    secs = section.every_secs
-    size, unit = next((size, unit) for size, unit in _UNITS if (secs % size == 0 and secs >= 2 * size) or size == 1)
-    return f"every {secs // size} {unit}"
+    return f"every {format_duration(section.every_secs, spaced=True)}"

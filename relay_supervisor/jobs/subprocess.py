@@ -1,16 +1,16 @@
-"""A command in a process of its own: bounded in time and in output, and ended with all that it has started.
+"""Run a command in a subprocess, with limits on its time and output, and end it with all of its children.
 
-1. The child leads a session and a process group of its own. Whatever ends the run (the child's own exit, the timeout
-   or our being cancelled), what is left of the group gets SIGTERM, a grace, and SIGKILL. A grandchild escapes only by
-   making itself a group of its own.
-2. Its stdout and stderr are one pipe, read as it fills, so that a chatty child never blocks; the end of it is kept.
-3. The run is over when the child has exited and its group is gone. The end of the pipe is not waited for, since a
-   grandchild that has escaped may hold it open: what the child wrote before its exit is in the pipe by then.
-4. The pipe is ours and not the transport's, because loops differ in whether `wait` waits for a transport's pipes.
-5. Whoever wants to is told of each line as it comes. Lines that it takes are not kept. A line that is longer than
-   `LINE_LIMIT`, or has no end when the child is gone, is output like any other and told to nobody.
-6. Its stdin is a pipe into which nothing is ever written, and whose other end only we hold. A child that finds
-   RELAY_PARENT_PIPE in its environment may wait for the end of it, in order to end itself when we have been killed.
+1. The child leads a new session and process group. However the run ends (exit, timeout or cancellation), the rest of
+   the group gets SIGTERM and, after a grace period, SIGKILL. A grandchild escapes only by leaving the group.
+2. Its stdout and stderr are one pipe, which is read as it fills, so that a child with much output never blocks. The end
+   of the output is kept.
+3. The run is over when the child has exited and its group is gone. It does not wait for the end of the pipe, since an
+   escaped grandchild may hold it open: all that the child wrote before its exit is in the pipe by then.
+4. The pipe is not the transport's, because event loops differ in whether `wait` waits for a transport's pipes.
+5. `on_line` is called with each line. Lines that it accepts are not kept. A line that is longer than `LINE_LIMIT`, or
+   incomplete when the child exits, is ordinary output.
+6. Its stdin is a pipe without data, whose other end only this process holds. A child that finds RELAY_PARENT_PIPE in
+   its environment may wait for the end of the pipe, to exit when this process has been killed.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ GRACE_SECS = 2.0
 """From SIGTERM to SIGKILL."""
 OUTPUT_LIMIT = 64 * 1024
 LINE_LIMIT = 4096
-"""Longest line that anybody is told of; a write of so many bytes is not torn by others to the same pipe."""
+"""The longest line for `on_line`: POSIX guarantees that writes of this size to a pipe are atomic."""
 PARENT_PIPE = "RELAY_PARENT_PIPE"
 
 _POLL_SECS = 0.02
-_PIPE_MAX = 1024 * 1024  # the most that an unprivileged process can make a pipe hold
+_PIPE_MAX = 1024 * 1024  # the largest capacity of a pipe for unprivileged processes
 _READ_SIZE = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class ChildResult:
-    """How a child has ended."""
+    """The outcome of a child."""
 
     returncode: int
     """Negative if a signal ended it."""
     output: str
-    """The end of what it, and what it started, have printed."""
+    """The end of the output of its process group."""
     timed_out: bool
 
 
@@ -55,12 +55,12 @@ async def run_child(
     output_limit: int = OUTPUT_LIMIT,
     on_line: Callable[[str], bool] | None = None,
 ) -> ChildResult:
-    """Run a command to its end, or kill it and all that it started when the timeout has passed or we are cancelled.
+    """Run a command to its end; kill its process group on timeout or cancellation.
 
-    `on_line` is told of each line that is printed, and returns whether it takes the line: then it is not kept.
+    `on_line` gets each line of output and returns True if the line shall not be kept.
 
     Raises:
-        OSError: if it cannot be started.
+        OSError: if the command cannot be started.
     """
     output = _Output(output_limit, on_line)
     stdin, held = os.pipe()
@@ -86,7 +86,7 @@ async def run_child(
 
 
 async def _spawn(command: Sequence[str], env: Mapping[str, str], stdin: int, output: int) -> Process:
-    # In a task that is not cancelled with us: of a child that is only half started we would not know the group.
+    # In a separate task, so that a cancellation cannot interrupt the start and lose the process.
     starting = Tasks().start(_start(command, env, stdin, output), name="start child")
     assert starting is not None
     try:
@@ -112,12 +112,12 @@ async def _start(command: Sequence[str], env: Mapping[str, str], stdin: int, out
 
 
 async def _end(process: Process) -> None:
-    """End what is left of a child's group: politely first, then by force, which comes at once if we are cancelled."""
+    """End the rest of a child's group with SIGTERM, then SIGKILL; a cancellation skips the grace period."""
     gone = not _signal_group(process.pid, signal.SIGTERM)
     try:
         async with asyncio.timeout(GRACE_SECS):
             while not gone:
-                # No event tells that a group is empty: its members are not all our children.
+                # No event reports that a group is empty: some members are not our children.
                 await asyncio.sleep(_POLL_SECS)
                 gone = not _signal_group(process.pid, 0)
     except TimeoutError:
@@ -129,7 +129,7 @@ async def _end(process: Process) -> None:
 
 
 def _signal_group(group: int, number: int) -> bool:
-    """Signal every process of a group; return whether there is any."""
+    """Signal every process of a group; return False if there is none."""
     try:
         os.killpg(group, number)
     except (ProcessLookupError, PermissionError):  # macOS refuses if only zombies are left
@@ -138,15 +138,15 @@ def _signal_group(group: int, number: int) -> bool:
 
 
 class _Output:
-    """A pipe that is read as it fills, and the end of what came through it."""
+    """A pipe that is read as it fills; keeps the end of the output."""
 
     def __init__(self, limit: int, on_line: Callable[[str], bool] | None) -> None:
         self._limit = limit
         self._on_line = on_line
         self._begun = b""
-        """The beginning of a line, while somebody may still be told of it."""
+        """The beginning of an incomplete line."""
         self._overlong = False
-        """Whether the line that is being read is output already."""
+        """Whether the beginning of the current line has been kept already."""
         self._kept = bytearray()
         self._loop = asyncio.get_running_loop()
         self._read_end, self.write_end = os.pipe()
@@ -154,23 +154,23 @@ class _Output:
         self._loop.add_reader(self._read_end, self._readable)
 
     def close(self) -> None:
-        """Take what is in the pipe now, and stop reading."""
+        """Read the rest of the pipe and stop."""
         self._loop.remove_reader(self._read_end)
         self._read(_PIPE_MAX)
         self._keep(self._begun)
         os.close(self._read_end)
 
     def text(self) -> str:
-        """Return what was kept."""
+        """Return the kept output."""
         return bytes(self._kept[-self._limit :]).decode(errors="replace")
 
     def _readable(self) -> None:
-        # One read a turn, so that a chatty child leaves the loop to others as well.
+        # One read per turn of the loop, so that other tasks run in between.
         if not self._read(_READ_SIZE):
             self._loop.remove_reader(self._read_end)
 
     def _read(self, size: int) -> bool:
-        """Read once; return whether there may be more to come."""
+        """Read once; return False at the end of the pipe."""
         try:
             data = os.read(self._read_end, size)
         except BlockingIOError:
@@ -178,16 +178,16 @@ class _Output:
         if self._on_line is None:
             self._keep(data)
         else:
-            self._tell(data, self._on_line)
+            self._split(data, self._on_line)
         return bool(data)
 
-    def _tell(self, data: bytes, on_line: Callable[[str], bool]) -> None:
-        """Tell of the lines that are complete now, and keep those that nobody takes."""
+    def _split(self, data: bytes, on_line: Callable[[str], bool]) -> None:
+        """Pass complete lines to `on_line`, and keep those that it does not accept."""
         *lines, rest = (self._begun + data).split(b"\n")
         for line in lines:
-            known = not self._overlong and len(line) <= LINE_LIMIT
+            is_whole = not self._overlong and len(line) <= LINE_LIMIT
             self._overlong = False
-            if not (known and on_line(line.decode(errors="replace"))):
+            if not (is_whole and on_line(line.decode(errors="replace"))):
                 self._keep(line + b"\n")
         if self._overlong or len(rest) > LINE_LIMIT:
             self._overlong = True

@@ -19,7 +19,7 @@ import logging
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from functools import partial
 from typing import Any, TextIO
 
 from relay_core.clock import iso
@@ -50,7 +50,7 @@ def configure_logging(config: LogsConfig, *, stream: TextIO | None = None, redac
     """
     stream = sys.stderr if stream is None else stream
     human = config.format == "human" or (config.format == "auto" and _is_terminal(stream))
-    render = _HumanLines(colours=_is_terminal(stream)) if human else _json_line
+    render = partial(_human_lines, colours=_is_terminal(stream)) if human else _json_line
     handler = _Handler(stream, _Formatter(render, redact))
     level = logging.getLevelNamesMapping()[config.level.upper()]
     handler.setLevel(level)
@@ -59,21 +59,6 @@ def configure_logging(config: LogsConfig, *, stream: TextIO | None = None, redac
     root.setLevel(level)
     for name, minimum in QUIET.items():
         logging.getLogger(name).setLevel(minimum)
-
-
-@contextmanager
-def restore() -> Iterator[None]:
-    """Undo every configuration that is made inside."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    levels = {name: logging.getLogger(name).level for name in QUIET}
-    try:
-        yield
-    finally:
-        root.handlers = handlers
-        root.setLevel(level)
-        for name, minimum in levels.items():
-            logging.getLogger(name).setLevel(minimum)
 
 
 class _Handler(logging.Handler):
@@ -141,24 +126,18 @@ _RESET, _FAINT = "\x1b[0m", "\x1b[2m"
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
 
 
-class _HumanLines:
-    """Render a record for people."""
+def _human_lines(fields: Fields, *, colours: bool) -> str:
+    def paint(colour: str, text: str) -> str:
+        return f"{colour}{text}{_RESET}" if colours and colour else text
 
-    def __init__(self, *, colours: bool) -> None:
-        self._colours = colours
-
-    def __call__(self, fields: Fields) -> str:
-        blocks = [str(fields.pop(key)) for key in ("stack_info", "exception") if key in fields]
-        time, level, source, text = (_escape(as_text(fields.pop(key))) for key in _OWN)
-        line = f"{self._paint(_FAINT, time)} {self._paint(_COLOURS.get(level, ''), f'{level:8}')} {text}"
-        for key, value in [*fields.items(), ("logger", source)]:
-            line += f" {self._paint(_FAINT, _escape(key) + '=')}{_human_value(value)}"
-        for block in blocks:
-            line += "".join(f"\n  | {_escape(each)}" for each in block.splitlines())
-        return line
-
-    def _paint(self, colour: str, text: str) -> str:
-        return f"{colour}{text}{_RESET}" if self._colours and colour else text
+    blocks = [str(fields.pop(key)) for key in ("stack_info", "exception") if key in fields]
+    time, level, source, text = (_escape(as_text(fields.pop(key))) for key in _OWN)
+    line = f"{paint(_FAINT, time)} {paint(_COLOURS.get(level, ''), f'{level:8}')} {text}"
+    for key, value in [*fields.items(), ("logger", source)]:
+        line += f" {paint(_FAINT, _escape(key) + '=')}{_human_value(value)}"
+    for block in blocks:
+        line += "".join(f"\n  | {_escape(part)}" for part in block.splitlines())
+    return line
 
 
 def _human_value(value: Any) -> str:

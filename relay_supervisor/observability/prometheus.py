@@ -13,9 +13,9 @@ The server of prometheus-client would read the bus in a thread.
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
-from types import TracebackType
-from typing import Self
+import importlib
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from aiohttp import HttpVersion10, web
 
@@ -31,63 +31,51 @@ _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 
-class PrometheusServer:
-    """Serve a bus's metrics, as an async context manager."""
+@asynccontextmanager
+async def serve_metrics(relay: RelayCore, port: int) -> AsyncIterator[int]:
+    """Serve a bus's metrics until the block ends, without waiting for readers; return the port (chosen for 0).
 
-    def __init__(self, relay: RelayCore, port: int) -> None:
-        self._relay = relay
-        self.port = port
-        """The port it listens on; the system chooses one instead of 0."""
-        self._stack = AsyncExitStack()
-        self._rendering = asyncio.Lock()
+    Raises:
+        ConfigError: if the extra is not installed, or the port cannot be bound.
+    """
+    try:
+        await asyncio.to_thread(importlib.import_module, "prometheus_client")
+    except ImportError as error:
+        raise ConfigError(
+            "prometheus.enabled needs prometheus-client: pip install 'relay-bus[prometheus]'", key="prometheus.enabled"
+        ) from error
+    rendering = asyncio.Lock()
 
-    async def __aenter__(self) -> Self:
-        """Start to serve.
-
-        Raises:
-            ConfigError: if the extra is not installed, or the port cannot be bound.
-        """
-        try:
-            await asyncio.to_thread(_import)
-        except ImportError as error:
-            raise ConfigError(
-                "prometheus.enabled needs prometheus-client: pip install 'relay-bus[prometheus]'",
-                key="prometheus.enabled",
-            ) from error
-        try:
-            self.port = await self._stack.enter_async_context(serve(self._handle, _refuse, HOST, self.port, LIMITS))
-        except OSError as error:
-            raise ConfigError(
-                f"cannot serve metrics on {HOST}:{self.port}: {error.strerror}", key="prometheus.port"
-            ) from error
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop serving, without waiting for readers."""
-        await self._stack.aclose()
-
-    async def _handle(self, request: web.BaseRequest) -> web.Response:
+    async def handle(request: web.BaseRequest) -> web.Response:
         mark_complete(request)
-        response = await self._respond(request)
+        response = await _respond(request, relay, rendering)
         response.force_close()
         return response
 
-    async def _respond(self, request: web.BaseRequest) -> web.Response:
-        if not _is_loopback(request):
-            return _plain(403, "ask for 127.0.0.1 or localhost")
-        if request.rel_url.raw_path != "/metrics":
-            return _plain(404, "the metrics are at /metrics")
-        if request.method not in ("GET", "HEAD"):
-            return _plain(405, "the metrics can only be read", Allow="GET, HEAD")
-        async with self._rendering:
-            try:
-                snapshot = read_bus(self._relay)
-            except Closed:
-                return _plain(503, "the bus is closed")
-            kind, body = await asyncio.to_thread(render, snapshot)
-        return web.Response(body=body, headers={**_HEADERS, "Content-Type": kind})
+    async with AsyncExitStack() as stack:
+        try:
+            bound = await stack.enter_async_context(serve(handle, _refuse, HOST, port, LIMITS))
+        except OSError as error:
+            raise ConfigError(
+                f"cannot serve metrics on {HOST}:{port}: {error.strerror}", key="prometheus.port"
+            ) from error
+        yield bound
+
+
+async def _respond(request: web.BaseRequest, relay: RelayCore, rendering: asyncio.Lock) -> web.Response:
+    if not _is_loopback(request):
+        return _plain(403, "ask for 127.0.0.1 or localhost")
+    if request.rel_url.raw_path != "/metrics":
+        return _plain(404, "the metrics are at /metrics")
+    if request.method not in ("GET", "HEAD"):
+        return _plain(405, "the metrics can only be read", Allow="GET, HEAD")
+    async with rendering:
+        try:
+            snapshot = read_bus(relay)
+        except Closed:
+            return _plain(503, "the bus is closed")
+        kind, body = await asyncio.to_thread(render, snapshot)
+    return web.Response(body=body, headers={**_HEADERS, "Content-Type": kind})
 
 
 def _is_loopback(request: web.BaseRequest) -> bool:
@@ -104,7 +92,3 @@ def _plain(status: int, text: str, **headers: str) -> web.Response:
 
 def _refuse(status: int) -> web.Response:
     return _plain(status, "internal error" if status >= 500 else "not an HTTP request")
-
-
-def _import() -> None:
-    import prometheus_client  # noqa: F401

@@ -10,8 +10,8 @@ prometheus-client renders the format; it is an extra, and imported late.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from relay_core.core import RelayCore
 from relay_core.messages.operator_views import STATE_NAMES, AdapterState
@@ -25,6 +25,22 @@ if TYPE_CHECKING:
 
 MAX_MAILBOXES = 1_000
 
+Samples: TypeAlias = float | Iterable[tuple[dict[str, str], float]]
+"""The value of a metric, or its values by labels."""
+
+_MAILBOX_GAUGES: tuple[tuple[str, str, Callable[[MailboxState], float]], ...] = (
+    ("waiting_messages", "Messages waiting in a mailbox.", lambda mailbox: mailbox.depth),
+    ("claimed_messages", "Messages claimed by a consumer.", lambda mailbox: mailbox.claimed),
+    ("failed_messages", "Dead letters, and kept copies of partial deliveries.", lambda mailbox: mailbox.failed),
+    ("pressure_ratio", "How full a mailbox is; 1 refuses mail.", lambda mailbox: mailbox.pressure),
+    (
+        "oldest_seconds",
+        "Age of the oldest waiting message; 0 without any.",
+        lambda mailbox: (mailbox.oldest_ms or 0) / 1e3,
+    ),
+    ("consumers", "Consumers of a mailbox.", lambda mailbox: mailbox.consumers),
+    ("degraded", "1 if the last store could not be made durable.", lambda mailbox: mailbox.degraded is not None),
+)
 _BREAKER_STATES = {CircuitState.CLOSED: 0, CircuitState.HALF_OPEN: 1, CircuitState.OPEN: 2}
 
 
@@ -63,38 +79,34 @@ def render(snapshot: BusSnapshot) -> tuple[str, bytes]:
     return CONTENT_TYPE_PLAIN_0_0_4, generate_latest(registry)
 
 
-def _gauge(name: str, about: str, samples: Iterable[tuple[dict[str, str], float]]) -> Metric:
+def _gauge(name: str, about: str, samples: Samples) -> Metric:
     return _metric(name, about, "gauge", name, samples)
 
 
-def _counter(name: str, about: str, samples: Iterable[tuple[dict[str, str], float]]) -> Metric:
+def _counter(name: str, about: str, samples: Samples) -> Metric:
     return _metric(name, about, "counter", f"{name}_total", samples)
 
 
-def _metric(name: str, about: str, kind: str, sample: str, samples: Iterable[tuple[dict[str, str], float]]) -> Metric:
+def _metric(name: str, about: str, kind: str, sample: str, samples: Samples) -> Metric:
     from prometheus_client import Metric
 
     metric = Metric(name, about, kind)
-    for labels, value in samples:
+    for labels, value in [({}, samples)] if isinstance(samples, int | float) else samples:
         metric.add_sample(sample, labels, value)
     return metric
 
 
-def _single(value: float) -> list[tuple[dict[str, str], float]]:
-    return [({}, value)]
-
-
-def _by(label: str, counts: dict[str, int]) -> list[tuple[dict[str, str], float]]:
+def _by(label: str, counts: dict[str, int]) -> Samples:
     return [({label: key}, count) for key, count in sorted(counts.items())]
 
 
 def _bus(metrics: MetricsSnapshot) -> list[Metric]:
     return [
-        _gauge("relay_uptime_seconds", "Time since the bus was started.", _single(metrics.uptime_secs)),
-        _counter("relay_publishes", "Messages that passed the gates.", _single(metrics.publishes)),
-        _counter("relay_published_bytes", "Payload bytes of those messages.", _single(metrics.bytes)),
+        _gauge("relay_uptime_seconds", "Time since the bus was started.", metrics.uptime_secs),
+        _counter("relay_publishes", "Messages that passed the gates.", metrics.publishes),
+        _counter("relay_published_bytes", "Payload bytes of those messages.", metrics.bytes),
         _counter("relay_deliveries", "Deliveries by the status they reached.", _by("status", metrics.deliveries)),
-        _counter("relay_no_subscriber", "Messages without any consumer.", _single(metrics.no_subscriber)),
+        _counter("relay_no_subscriber", "Messages without any consumer.", metrics.no_subscriber),
         _counter("relay_refusals", "Refused publishes and deliveries.", _by("code", metrics.refusals)),
         _counter(
             "relay_budget_rejections", "Messages stopped by their budget.", _by("code", metrics.budget_rejections)
@@ -119,38 +131,20 @@ def _latencies(metrics: MetricsSnapshot) -> Metric:
 
 def _mailboxes(mailboxes: list[MailboxState]) -> list[Metric]:
     # Above the limit, the mailboxes that an alert could be about.
-    shown = sorted(mailboxes, key=lambda box: (-box.pressure, -box.depth, -box.failed, box.subject))
-    shown = sorted(shown[:MAX_MAILBOXES], key=lambda box: box.subject)
-    labels = [{"subject": box.subject, "kind": box.kind} for box in shown]
-    columns: list[tuple[str, str, list[float]]] = [
-        ("waiting_messages", "Messages waiting in a mailbox.", [box.depth for box in shown]),
-        ("claimed_messages", "Messages claimed by a consumer.", [box.claimed for box in shown]),
-        (
-            "failed_messages",
-            "Dead letters, and kept copies of partial deliveries.",
-            [box.failed for box in shown],
-        ),
-        ("pressure_ratio", "How full a mailbox is; 1 refuses mail.", [box.pressure for box in shown]),
-        (
-            "oldest_seconds",
-            "Age of the oldest waiting message; 0 without any.",
-            [(box.oldest_ms or 0) / 1e3 for box in shown],
-        ),
-        ("consumers", "Consumers of a mailbox.", [box.consumers for box in shown]),
-        (
-            "degraded",
-            "1 if the last store could not be made durable.",
-            [box.degraded is not None for box in shown],
-        ),
-    ]
+    shown = sorted(mailboxes, key=lambda mailbox: (-mailbox.pressure, -mailbox.depth, -mailbox.failed, mailbox.subject))
+    shown = sorted(shown[:MAX_MAILBOXES], key=lambda mailbox: mailbox.subject)
+    labelled = [({"subject": mailbox.subject, "kind": mailbox.kind}, mailbox) for mailbox in shown]
     return [
-        _gauge("relay_mailboxes", "Number of mailboxes.", _single(len(mailboxes))),
+        _gauge("relay_mailboxes", "Number of mailboxes.", len(mailboxes)),
         _gauge(
             "relay_mailboxes_hidden",
-            f"Mailboxes not shown one by one, because only the fullest {MAX_MAILBOXES} are.",
-            _single(len(mailboxes) - len(shown)),
+            f"Mailboxes beyond the fullest {MAX_MAILBOXES}, which have no series.",
+            len(mailboxes) - len(shown),
         ),
-        *(_gauge(f"relay_mailbox_{name}", about, zip(labels, values, strict=True)) for name, about, values in columns),
+        *(
+            _gauge(f"relay_mailbox_{name}", about, [(label, value(mailbox)) for label, mailbox in labelled])
+            for name, about, value in _MAILBOX_GAUGES
+        ),
     ]
 
 
@@ -163,7 +157,9 @@ def _breakers(breakers: list[TargetBreaker]) -> list[Metric]:
     )[:MAX_MAILBOXES]
     return [
         _gauge(
-            "relay_breakers", "Circuit breakers by state.", [({"state": s.lower()}, counts[s]) for s in CircuitState]
+            "relay_breakers",
+            "Circuit breakers by state.",
+            [({"state": state.lower()}, counts[state]) for state in CircuitState],
         ),
         _gauge(
             "relay_breaker_state",
@@ -187,20 +183,24 @@ def _adapters(adapters: list[AdapterState]) -> list[Metric]:
         _counter(
             "relay_adapter_delivered",
             "Messages delivered to the platform.",
-            [({"adapter": a.id}, a.delivered) for a in adapters],
+            [({"adapter": adapter.id}, adapter.delivered) for adapter in adapters],
         ),
-        _counter("relay_adapter_failed", "Messages that failed.", [({"adapter": a.id}, a.failed) for a in adapters]),
+        _counter(
+            "relay_adapter_failed",
+            "Messages that failed.",
+            [({"adapter": adapter.id}, adapter.failed) for adapter in adapters],
+        ),
     ]
 
 
 def _senders(senders: list[SenderUsage]) -> list[Metric]:
     used = [sender.count / sender.limit for sender in senders if sender.limit]
     return [
-        _gauge("relay_senders", "Senders that published within the window.", _single(len(senders))),
-        _gauge("relay_senders_limited", "Senders that have used up their limit.", _single(sum(u >= 1 for u in used))),
+        _gauge("relay_senders", "Senders that published within the window.", len(senders)),
+        _gauge("relay_senders_limited", "Senders that have used up their limit.", sum(share >= 1 for share in used)),
         _gauge(
             "relay_sender_usage_max_ratio",
             "Share of its limit that the busiest sender has used.",
-            _single(max(used, default=0)),
+            max(used, default=0),
         ),
     ]

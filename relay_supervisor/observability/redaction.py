@@ -1,12 +1,12 @@
-"""Secrets that nobody has told us of: found by the name of a field, and by how they look in a text.
+"""Redact unknown secrets: by the name of a field, and by their form in a text.
 
-1. A value goes by its name wherever it has one. Whether there is a secret, how many, and what only speaks about one
-   (an id, a path) is kept: an operator needs it.
-2. A text goes by the shapes that secrets have: fields, headers, URLs, and the tokens of those whom we talk to. What is
-   cut too much costs a line of a log, what is cut too little a password.
-3. Whatever is given, the result is plain data of a bounded size, and the time for it grows with its length alone.
+1. A named value is redacted by its name. The presence and number of secrets, and attributes of a secret (an id or a
+   path), are kept: an operator needs them.
+2. A text is redacted by the forms of secrets: fields, headers, URLs and the tokens of services that adapters use. In
+   doubt it redacts: that costs a part of a log line, the opposite a password.
+3. The result is always plain data of bounded size, computed in linear time.
 
-`secrets.py` redacts the secrets that are known.
+`secrets.py` redacts the known secrets.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _SECRET_NAME = re.compile(
     "|cookie|signature|credential|bearer|jwt"
 )
 _HARMLESS_NAME = re.compile("(?:id|count|path|file|name|pattern)$")
-"""Names that speak about a secret, such as tokenId or password_file."""
+"""Names of attributes of a secret, such as tokenId or password_file."""
 
 _NAME_IN_TEXT = (
     r"(?:token|secret|passw(?:or)?d|passphrase|authori[sz]ation|api[_-]?key|access[_-]?key|private[_-]?key"
     r"|signing[_-]?key|cookie|signature|credentials?)"
 )
 _RANDOM = r"[A-Za-z0-9_\-]"
-# Every pattern is linear: none begins with an unbounded repetition that could start anywhere.
+# Every pattern runs in linear time: none begins with an unbounded repetition.
 _SECRETS_IN_TEXT: tuple[tuple[re.Pattern[str], str], ...] = (
     # A header, to the end of its line.
     (
@@ -53,8 +53,8 @@ _SECRETS_IN_TEXT: tuple[tuple[re.Pattern[str], str], ...] = (
         ),
         rf"\1\2{REDACTED}",
     ),
-    # The same in prose. Sentences of ours have no such name before a colon ("config.secret is not valid: ...").
-    # A comma or a bracket may be a part of the secret, so it goes too.
+    # The same in prose. Relay's own texts have no such name before a colon ("config.secret is not valid: ...").
+    # Commas and brackets may be a part of the secret.
     (
         re.compile(
             r"(?i)(passw(?:or)?d|passphrase|secret|api[_-]?key|(?:access|auth|bot|refresh)[_-]?token)(\s{0,2}:\s{0,4})"
@@ -65,9 +65,9 @@ _SECRETS_IN_TEXT: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"(?i)\b(bearer)\s{1,4}[A-Za-z0-9._~+/=\-]{8,}"), rf"\1 {REDACTED}"),
     # The password of a URL, up to the last @ before its path.
     (re.compile(r"(://[^\s/:@?#]{0,256}:)[^\s/?#]*@"), rf"\1{REDACTED}@"),
-    # Our own tokens.
+    # Relay's tokens.
     (re.compile(rf"relay_{_RANDOM}{{32,}}"), REDACTED),
-    # Telegram's, also in the path of a URL.
+    # Telegram's tokens, also in the path of a URL.
     (re.compile(rf"(?<!\d)\d{{5,16}}(?::|%3[Aa]){_RANDOM}{{30,}}"), REDACTED),
     # Keys of model providers, webhooks, code hosts and chats, and JSON web tokens.
     (re.compile(rf"(?<![A-Za-z0-9])sk[-_]{_RANDOM}{{16,}}"), REDACTED),
@@ -78,16 +78,16 @@ _SECRETS_IN_TEXT: tuple[tuple[re.Pattern[str], str], ...] = (
 
 
 def redact_text(text: str) -> str:
-    """Return a text without what looks like a secret in it, cut to a length that fits a log."""
+    """Return a text with possible secrets redacted, cut to a maximum length."""
     if len(text) > 4 * _MAX_TEXT:
-        text = text[: 4 * _MAX_TEXT]  # what this may cut in two is cut off below
+        text = text[: 4 * _MAX_TEXT]  # a secret that this splits is cut off below
     for pattern, replacement in _SECRETS_IN_TEXT:
         text = pattern.sub(replacement, text)
     return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}… ({len(text)} characters)"
 
 
 def redact(value: Any, *, depth: int = 0) -> Any:
-    """Return plain data of strings, numbers, lists and dicts without secrets, whatever the value was."""
+    """Return any value as plain data (strings, numbers, lists and dicts) with secrets redacted."""
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float):
@@ -98,14 +98,14 @@ def redact(value: Any, *, depth: int = 0) -> Any:
         return "…"
     if isinstance(value, Mapping):
         items = [*value.items()][:_MAX_ITEMS]
-        return {redact_text(as_text(key)): _redact_field(as_text(key), each, depth + 1) for key, each in items}
+        return {redact_text(as_text(key)): _redact_field(as_text(key), item, depth + 1) for key, item in items}
     if isinstance(value, list | tuple | set | frozenset):
-        return [redact(each, depth=depth + 1) for each in [*value][:_MAX_ITEMS]]
+        return [redact(item, depth=depth + 1) for item in [*value][:_MAX_ITEMS]]
     return redact_text(as_text(value))
 
 
 def _redact_field(name: str, value: Any, depth: int) -> Any:
-    # Whether there is a secret, and how many, is none: "requireTokens: true", "tokens: 3".
+    # The presence and number of secrets are kept: "requireTokens: true", "tokens: 3".
     if value is None or isinstance(value, bool) or not is_secret_name(name):
         return redact(value, depth=depth)
     if isinstance(value, int | float) and name.endswith("s"):
@@ -114,13 +114,13 @@ def _redact_field(name: str, value: Any, depth: int) -> Any:
 
 
 def is_secret_name(name: str) -> bool:
-    """Tell by its name whether a value is a secret."""
+    """Return True if a field with this name holds a secret."""
     plain = re.sub("[^a-z0-9]", "", name.lower())
     return _SECRET_NAME.search(plain) is not None and _HARMLESS_NAME.search(plain) is None
 
 
 def as_text(value: object) -> str:
-    """Return a text as it is and anything else by its repr, also if that fails."""
+    """Return a string unchanged and any other value as its repr, even if that raises."""
     try:
         return value if isinstance(value, str) else repr(value)
     except Exception:

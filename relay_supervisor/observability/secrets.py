@@ -1,8 +1,8 @@
-"""The secrets that this process knows, and texts without them.
+"""Redact the secrets that this process knows.
 
-1. What was once a secret stays one until the process ends: an adapter that was replaced may still speak of its old one.
-2. A secret is found as it is, and as a URL, JSON or Python would write it; one of several lines also on one line, and
-   each line by itself. What is too short to tell from ordinary text is not looked for.
+1. A secret is redacted until the process ends: an adapter that was replaced may still log its old one.
+2. A secret is found verbatim and as URLs, JSON and Python encode it; a secret of several lines also joined to one line,
+   and each of its lines. Secrets shorter than `SHORTEST_SECRET` would match ordinary text and are ignored.
 """
 
 from __future__ import annotations
@@ -17,36 +17,27 @@ SHORTEST_SECRET = 6
 
 
 class SecretRedactor:
-    """Know secrets, and cut them out of texts."""
+    """Replace known secrets in texts."""
 
     def __init__(self) -> None:
-        self._written: set[str] = set()
+        self._encodings: set[str] = set()
         self._pattern: re.Pattern[str] | None = None
 
     def add(self, secrets: Iterable[str]) -> None:
-        """Know more secrets."""
-        found = {written for secret in secrets if len(secret) >= SHORTEST_SECRET for written in _ways_to_write(secret)}
-        if not found <= self._written:
-            self._written |= found
-            longest_first = sorted(self._written, key=len, reverse=True)
+        """Add secrets to redact."""
+        found = {encoding for secret in secrets if len(secret) >= SHORTEST_SECRET for encoding in _encodings(secret)}
+        if not found <= self._encodings:
+            self._encodings |= found
+            longest_first = sorted(self._encodings, key=len, reverse=True)
             self._pattern = re.compile("|".join(map(re.escape, longest_first)))
 
     def redact(self, text: str) -> str:
-        """Return a text without the secrets in it."""
+        """Return a text with the secrets replaced."""
         return self._pattern.sub(REDACTED, text) if self._pattern is not None else text
 
 
-def _ways_to_write(secret: str) -> set[str]:
+def _encodings(secret: str) -> set[str]:
     lines = {line.strip() for line in secret.splitlines() if len(line.strip()) >= SHORTEST_SECRET}
     as_json = {json.dumps(secret, ensure_ascii=ascii)[1:-1] for ascii in (True, False)}
-    joined = " ".join(secret.split())
-    return {
-        secret,
-        joined,
-        quote(secret, safe=""),
-        quote(secret),
-        quote_plus(secret),
-        repr(secret)[1:-1],
-        *as_json,
-        *lines,
-    }
+    as_url = {quote(secret, safe=""), quote(secret), quote_plus(secret)}
+    return {secret, " ".join(secret.split()), repr(secret)[1:-1], *as_url, *as_json, *lines}

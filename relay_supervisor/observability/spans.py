@@ -21,7 +21,7 @@ import requests
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
+from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, StatusCode, TraceFlags
 from opentelemetry.trace.status import Status as SpanStatus
@@ -65,16 +65,6 @@ class Exporter(OTLPSpanExporter):
         finally:
             self._done(len(spans), result is SpanExportResult.SUCCESS)
         return result
-
-
-def open_processor(exporter: Exporter, *, max_waiting: int, batch: int, linger_secs: float) -> BatchSpanProcessor:
-    """Start the SDK's processor, which queues spans and exports them in a daemon thread."""
-    return BatchSpanProcessor(
-        exporter,
-        max_queue_size=max(max_waiting, batch),
-        schedule_delay_millis=linger_secs * 1000,
-        max_export_batch_size=batch,
-    )
 
 
 def trace_number(trace_id: str) -> int:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
@@ -46,8 +45,6 @@ class SpanExport:
         self._overflow = 0
         self._taken = 0
         self._lost = 0
-        # A daemon: a collector that sends a byte a minute must not keep the process from ending.
-        self._closer = threading.Thread(target=self._shut_down, name="relay-telemetry-close", daemon=True)
 
     @property
     def dropped(self) -> int:
@@ -72,22 +69,27 @@ class SpanExport:
         return self
 
     def _open(self, host: str) -> None:
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
         from relay_supervisor.observability import spans
 
         self._make_span = spans.make_span
-        # A proxy of the environment does not lead back to this machine.
+        # A proxy of the environment cannot reach this machine's loopback.
         use_proxy = host not in _LOOPBACK
         self._exporter = spans.Exporter(
             self._endpoint, EXPORT_SECS, use_proxy=use_proxy, taken=self._count_taken, done=self._count_done
         )
-        self._processor = spans.open_processor(
-            self._exporter, max_waiting=MAX_WAITING, batch=BATCH, linger_secs=LINGER_SECS
+        self._processor = BatchSpanProcessor(
+            self._exporter,
+            max_queue_size=max(MAX_WAITING, BATCH),
+            schedule_delay_millis=LINGER_SECS * 1000,
+            max_export_batch_size=BATCH,
         )
+        # A daemon thread: a collector that sends a byte per minute must not keep the process alive.
+        self._closer = threading.Thread(target=self._processor.shutdown, name="relay-telemetry-close", daemon=True)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Send the waiting spans, if that is done quickly."""
+    async def __aexit__(self, *_: object) -> None:
+        """Send the waiting spans, within the time of rule 3."""
         self._is_closing = True
         await asyncio.to_thread(self._close)
 
@@ -113,9 +115,6 @@ class SpanExport:
         self._closer.join(EXPORT_SECS + 1)
         if self._closer.is_alive():
             logger.warning("the collector at %s keeps its connection open: abandoned", self._endpoint)
-
-    def _shut_down(self) -> None:
-        self._processor.shutdown()  # type: ignore[no-untyped-call]
 
     def _count_taken(self, count: int) -> None:
         self._taken += count

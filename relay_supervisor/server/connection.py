@@ -75,7 +75,7 @@ class Service(Protocol):
         ...
 
     def answer(self, connection: Connection, request: Request) -> Any:
-        """Return the result of a request, or a coroutine of it; an exception becomes its error."""
+        """Return the result of a request (None if empty), or a coroutine of it; an exception becomes its error."""
         ...
 
     def disconnected(self, connection: Connection) -> None:
@@ -359,7 +359,7 @@ class Connection(asyncio.Protocol):
         if request.is_notification:
             return
         try:
-            line = encode_result(request.id, result, self._greeting)
+            line = encode_result(request.id, {} if result is None else result, self._greeting)
         except Exception as error:
             self._fail(request, error)
             return

@@ -23,7 +23,6 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol, Self
 
 from filelock import FileLock, Timeout
@@ -99,9 +98,7 @@ class SocketServer:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Accept no more connections, drain, and close."""
         self._draining = True
         if self._server is not None:
@@ -161,20 +158,14 @@ class SocketServer:
 
     def _requests(self) -> list[asyncio.Task[Any]]:
         """Return the requests that end without an outside event."""
-        return [
-            task
-            for task in self.tasks.running()
-            if not has_trait(task.get_name(), LONG_POLL) and not has_trait(task.get_name(), WATCHES_TASK)
-        ]
+        waits = (LONG_POLL, WATCHES_TASK)
+        return [task for task in self.tasks.running() if not any(has_trait(task.get_name(), trait) for trait in waits)]
 
     def _bind(self) -> socket.socket:
         path = self.path
         if len(os.fsencode(path)) > PATH_MAX:
-            raise StorageError(
-                f"the socket's path {path} is longer than {PATH_MAX} bytes: choose a shorter one with --socket",
-                code="socket_path_too_long",
-                path=str(path),
-            )
+            why = f"the socket's path {path} is longer than {PATH_MAX} bytes: choose a shorter one with --socket"
+            raise StorageError(why, code="socket_path_too_long", path=str(path))
         try:
             with suppress(FileExistsError):
                 path.parent.mkdir(mode=0o700, parents=True)
@@ -182,21 +173,15 @@ class SocketServer:
             self._lock.acquire()
             with suppress(FileNotFoundError):
                 if not stat.S_ISSOCK(path.lstat().st_mode):
-                    raise StorageError(
-                        f"{path} exists and is not a socket: remove it, or choose another with --socket",
-                        code="socket_in_use",
-                        path=str(path),
-                    )
+                    why = f"{path} exists and is not a socket: remove it, or choose another with --socket"
+                    raise StorageError(why, code="socket_in_use", path=str(path))
                 path.unlink()
             listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             listening.bind(str(path))
             path.chmod(0o600)
         except Timeout:
-            raise StorageError(
-                f"{path} is served by another supervisor: stop it first, or choose another with --socket",
-                code="socket_in_use",
-                path=str(path),
-            ) from None
+            why = f"{path} is served by another supervisor: stop it first, or choose another with --socket"
+            raise StorageError(why, code="socket_in_use", path=str(path)) from None
         except StorageError:
             self._lock.release(force=True)
             raise
@@ -225,16 +210,9 @@ def _check_directory(directory: Path) -> None:
     status = directory.stat()
     mode = stat.S_IMODE(status.st_mode)
     if status.st_uid not in (os.geteuid(), 0):
-        raise StorageError(
-            f"{directory} belongs to uid {status.st_uid}, who could replace the socket: "
-            "choose another directory with --socket",
-            code="insecure_socket",
-            path=str(directory),
-        )
-    if mode & 0o022 and not mode & stat.S_ISVTX:
-        raise StorageError(
-            f"others can write to {directory} (mode {mode:04o}): run 'chmod 700 {directory}', "
-            "or choose another directory with --socket",
-            code="insecure_socket",
-            path=str(directory),
-        )
+        why = f"{directory} belongs to uid {status.st_uid}, which could replace the socket: choose"
+    elif mode & 0o022 and not mode & stat.S_ISVTX:
+        why = f"others can write to {directory} (mode {mode:04o}): run 'chmod 700 {directory}', or choose"
+    else:
+        return
+    raise StorageError(f"{why} another directory with --socket", code="insecure_socket", path=str(directory))

@@ -88,7 +88,7 @@ class Tokens:
         stored = self._table.get(digest[:_HALF])
         return stored.info if stored is not None and hmac.compare_digest(stored.sha256, digest) else None
 
-    def is_good(self, info: TokenInfo) -> bool:
+    def is_valid(self, info: TokenInfo) -> bool:
         """Return True if an entry that `check` returned is still valid, for connections that outlive a change."""
         return any(stored.info == info for stored in self._table.values())
 

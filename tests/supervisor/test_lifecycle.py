@@ -27,7 +27,7 @@ from tests.kit.waiting import until
 
 @asynccontextmanager
 async def a_message_in_hand(daemon: Daemon) -> AsyncIterator[RelayClient]:
-    """Hold up the stop of a daemon: somebody has a message and says nothing of it."""
+    """Delay the stop of a daemon: a client holds a message and does not answer."""
     async with daemon.client() as client:
         await client.register_endpoint(A)
         await client.publish(A, "held", sender=B)
@@ -224,10 +224,10 @@ async def test_sighup_reads_the_operators_files_again(tmp_path: Path) -> None:
         async with daemon.client() as client:
             assert (await client.config()).config["reliability"]["rateLimit"]["maxPerWindow"] == 100
             daemon.send(signal.SIGHUP)
-            await until(lambda: said(daemon, "read again"))
+            await until(lambda: said(daemon, "files were reloaded"))
             assert (await client.config()).config["reliability"]["rateLimit"]["maxPerWindow"] == 7
-            assert [one.to_wire() for one in (await client.access_rules()).rules] == [{**rule, "priority": 0}]
-            assert [one.id for one in (await client.adapters()).adapters] == ["d"]
+            assert [entry.to_wire() for entry in (await client.access_rules()).rules] == [{**rule, "priority": 0}]
+            assert [adapter.id for adapter in (await client.adapters()).adapters] == ["d"]
             assert (await client.status()).problems == []
 
 

@@ -106,7 +106,7 @@ def test_uninstalling_what_is_not_installed_is_no_error(platform: str) -> None:
 
 @pytest.mark.parametrize("platform", PLATFORMS)
 @pytest.mark.parametrize("what", ["file", "symlink", "dangling"])
-def test_a_file_of_somebody_else_is_never_touched(tmp_path: Path, platform: str, what: str) -> None:
+def test_a_foreign_file_is_never_touched(tmp_path: Path, platform: str, what: str) -> None:
     path = service_path(platform=platform)
     path.parent.mkdir(parents=True)
     if what == "file":
@@ -173,7 +173,7 @@ def test_a_home_can_be_given(tmp_path: Path) -> None:
 
 
 def test_a_system_without_user_services_says_so() -> None:
-    with pytest.raises(ConfigError, match="there are no user services for win32"):
+    with pytest.raises(ConfigError, match="user services are not supported on win32"):
         install_service(DATA, platform="win32")
 
 
@@ -230,7 +230,7 @@ def test_a_refused_user_namespace_is_noticed() -> None:
     if shutil.which("unshare") is None or subprocess.run([*unshare, "true"], capture_output=True).returncode != 0:
         pytest.skip("this machine allows no user namespaces")
     child = subprocess.run([*unshare, sys.executable, "-c", NO_NAMESPACES], capture_output=True, text=True, timeout=60)
-    assert child.stdout.startswith("# This machine lets users make no user namespaces"), child.stderr
+    assert child.stdout.startswith("# This machine does not allow user namespaces"), child.stderr
 
 
 def test_without_its_sandbox_the_unit_keeps_what_works_everywhere() -> None:

@@ -66,13 +66,13 @@ def test_it_is_the_environment_of_the_process_that_counts(
     [None, "", "relative", "/nowhere/notify", "/" + "x" * 200, "@nobody-listens-here", "vsock:2:1"],
     ids=["unset", "empty", "relative", "missing", "too-long", "unbound", "another-family"],
 )
-def test_nobody_to_tell_hurts_nobody(where: str | None) -> None:
+def test_a_missing_manager_is_harmless(where: str | None) -> None:
     notifier = Notifier({} if where is None else {"NOTIFY_SOCKET": where})
     for _, call, _ in CALLS:
         call(notifier)
 
 
-def test_a_manager_that_does_not_read_blocks_nobody(manager: socket.socket) -> None:
+def test_a_manager_that_does_not_read_does_not_block(manager: socket.socket) -> None:
     notifier = Notifier({"NOTIFY_SOCKET": address(manager)})
     for number in range(5000):  # far more than its queue takes
         notifier.status(f"{number} " + "x" * 1000)
@@ -93,7 +93,7 @@ PID = str(os.getpid())
         ({"WATCHDOG_USEC": "soon"}, None),
         ({}, None),
     ],
-    ids=["for-anybody", "for-us", "for-another", "bad-pid", "zero", "no-number", "none"],
+    ids=["for-any-process", "for-us", "for-another", "bad-pid", "zero", "no-number", "none"],
 )
 def test_the_watchdog_is_told_twice_as_often_as_it_asks(environ: dict[str, str], seconds: float | None) -> None:
     assert Notifier({"NOTIFY_SOCKET": "/run/notify", **environ}).watchdog_interval() == seconds

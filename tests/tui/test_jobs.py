@@ -38,11 +38,11 @@ async def test_a_job_is_run_now_and_its_outcome_shown(tmp_path: Path) -> None:
     async with a_supervisor(tmp_path) as supervisor:
         async with a_dashboard(supervisor) as tui:
             await tui.press("J")
-            await tui.until(r"expire +every 60 s +in \d+s +– not run yet")
-            await tui.until("Make dead letters of messages whose TTL has passed")
+            await tui.until(r"expire +every 1 min +in \d+s +– not run yet")
+            await tui.until("Dead-letter messages whose TTL has passed")
             await tui.press("N")
             await tui.until(r"expire has ended well in .*: 0 expired")
-            await tui.until(r"expire +every 60 s +in \d+s +✓ ok")
+            await tui.until(r"expire +every 1 min +in \d+s +✓ ok")
             await tui.until("counted +0 expired")
         async with a_client(supervisor) as client:
             (job,) = [job for job in await client.jobs() if job.name == "expire"]

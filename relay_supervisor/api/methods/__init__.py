@@ -13,22 +13,20 @@ from relay_core.protocol.base import PROTOCOL_VERSION
 from relay_core.protocol.frames import Request
 from relay_core.protocol.methods import METHODS, parse_params
 from relay_supervisor.api.context import ApiContext
-from relay_supervisor.api.methods import agents, consuming, deadletters, endpoints, operating, publishing, serving
+from relay_supervisor.api.methods import (  # noqa: F401 - registers the handlers
+    agents,
+    consuming,
+    deadletters,
+    endpoints,
+    operating,
+    publishing,
+    serving,
+)
 from relay_supervisor.api.methods.handlers import HANDLERS
 from relay_supervisor.server.connection import Connection
 from relay_supervisor.server.identity import Identity
 
-__all__ = [
-    "HANDLERS",
-    "Methods",
-    "agents",
-    "consuming",
-    "deadletters",
-    "endpoints",
-    "operating",
-    "publishing",
-    "serving",
-]
+__all__ = ["HANDLERS", "Methods"]
 
 
 class Methods:

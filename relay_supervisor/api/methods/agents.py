@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from relay_core.messages.subjects import is_pattern
-from relay_core.protocol.base import Done, ListParams, SubjectParams
+from relay_core.protocol.base import ListParams, SubjectParams
 from relay_core.protocol.endpoints import AddAgentParams, AgentList, NewAgent, People
 from relay_supervisor.api.context import ApiContext
 from relay_supervisor.api.methods.handlers import handles
@@ -22,13 +22,11 @@ async def add(context: ApiContext, connection: Connection, params: AddAgentParam
 
 
 @handles("agents.remove")
-async def remove(context: ApiContext, connection: Connection, params: SubjectParams) -> Done:
-    """Remove an agent; its connections end, its messages stay."""
+async def remove(context: ApiContext, connection: Connection, params: SubjectParams) -> None:
     try:
         await context.agents.remove(params.subject)
     finally:
         context.drop_revoked()  # even if a later step failed
-    return Done()
 
 
 @handles("agents.list")
@@ -44,7 +42,6 @@ def list_agents(context: ApiContext, connection: Connection, params: ListParams)
 
 @handles("agents.people")
 def people(context: ApiContext, connection: Connection, params: SubjectParams) -> People:
-    """List the people an agent may write to."""
     context.replies.check_reader(connection, params.subject)
     return People(people=context.relay.people(params.subject))
 

@@ -1,11 +1,11 @@
-"""EndpointList, mailboxes and signals."""
+"""Endpoints, mailboxes and signals."""
 
 from __future__ import annotations
 
 from relay_core.errors import AccessDenied, NotFound
 from relay_core.messages.signals import Signal
 from relay_core.messages.subjects import validate_subject
-from relay_core.protocol.base import Done, ListParams, Nothing, PatternParams, SubjectParams
+from relay_core.protocol.base import ListParams, Nothing, PatternParams, SubjectParams
 from relay_core.protocol.consuming import SignalParams, Subscribed, SubscriptionParams
 from relay_core.protocol.endpoints import EndpointList, MailboxList, OpenReplyParams, ReplyMailbox
 from relay_core.storage.endpoint_file import Endpoint
@@ -35,12 +35,10 @@ async def register(context: ApiContext, connection: Connection, params: SubjectP
 
 
 @handles("endpoints.unregister")
-async def unregister(context: ApiContext, connection: Connection, params: SubjectParams) -> Done:
-    """Stop routing to a subject; its messages stay."""
+async def unregister(context: ApiContext, connection: Connection, params: SubjectParams) -> None:
     context.replies.check_reader(connection, params.subject, leftovers=True)
     await context.relay.unregister_endpoint(params.subject)
     context.replies.close(connection, params.subject)
-    return Done()
 
 
 @handles("replies.open")
@@ -61,16 +59,14 @@ def list_endpoints(context: ApiContext, connection: Connection, params: ListPara
 
 @handles("mailboxes.list")
 def list_mailboxes(context: ApiContext, connection: Connection, params: Nothing) -> MailboxList:
-    """List the mailboxes and their state."""
     return MailboxList(mailboxes=context.relay.mailboxes())
 
 
 @handles("signal.send")
-def send_signal(context: ApiContext, connection: Connection, params: SignalParams) -> Done:
+def send_signal(context: ApiContext, connection: Connection, params: SignalParams) -> None:
     """Send a signal to current listeners, about an endpoint that the connection may publish as."""
     connection.identity.check_sender(params.signal.endpoint_subject, context.relay.owner_of_sender)
     context.relay.signal(params.subject, params.signal)
-    return Done()
 
 
 @handles("signal.subscribe")
@@ -90,10 +86,8 @@ def subscribe_signals(context: ApiContext, connection: Connection, params: Patte
 
 
 @handles("signal.unsubscribe")
-def unsubscribe_signals(context: ApiContext, connection: Connection, params: SubscriptionParams) -> Done:
-    """End a subscription to signals."""
+def unsubscribe_signals(context: ApiContext, connection: Connection, params: SubscriptionParams) -> None:
     subscription = connection.signals.pop(params.subscription_id, None)
     if subscription is None:
         raise NotFound(f"this connection has no subscription {params.subscription_id}", what=params.subscription_id)
     subscription.close()
-    return Done()

@@ -1,7 +1,8 @@
 """The registry of handlers: `@handles` registers each under its method's name; a test compares them with METHODS.
 
-A handler takes the context, the connection and the method's parameters. It returns the result, or a coroutine that
-does. An exception becomes the error of the answer.
+A handler takes the context, the connection and the method's parameters. It returns the result (None for `Done`),
+or a coroutine that does. An exception becomes the error of the answer. The method's row in METHODS describes it; a
+docstring adds only what the row does not say.
 """
 
 from __future__ import annotations

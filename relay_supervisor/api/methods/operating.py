@@ -9,33 +9,9 @@ from typing import Any
 from relay_core.errors import NotFound
 from relay_core.messages.delivery import TracePage
 from relay_core.messages.operator_views import ConfiguredAdapter, JobRun
-from relay_core.protocol.base import Done, IdParams, Nothing
-from relay_core.protocol.operating import (
-    AccessRules,
-    AdapterList,
-    AdapterParams,
-    AddRuleParams,
-    AddTokenParams,
-    BreakerList,
-    ForceBreakerParams,
-    NewToken,
-    ReloadAdaptersParams,
-    Removed,
-    RemoveRuleParams,
-    ResetBreakerParams,
-    SenderList,
-    TokenList,
-)
-from relay_core.protocol.reporting import (
-    JobList,
-    JobParams,
-    ReportContent,
-    ReportList,
-    ReportParams,
-    RunJobParams,
-    Spans,
-    TracesParams,
-)
+from relay_core.protocol import operating as wire
+from relay_core.protocol import reporting
+from relay_core.protocol.base import IdParams, Nothing
 from relay_core.records.metrics import MetricsSnapshot
 from relay_core.rules.breaker import CircuitState
 from relay_supervisor.api.context import ApiContext
@@ -45,35 +21,28 @@ from relay_supervisor.server.connection import Connection
 
 
 @handles("breakers.list")
-def list_breakers(context: ApiContext, connection: Connection, params: Nothing) -> BreakerList:
-    """List the breakers."""
-    return BreakerList(breakers=context.relay.breakers())
+def list_breakers(context: ApiContext, connection: Connection, params: Nothing) -> wire.BreakerList:
+    return wire.BreakerList(breakers=context.relay.breakers())
 
 
 @handles("breakers.reset")
-def reset_breaker(context: ApiContext, connection: Connection, params: ResetBreakerParams) -> Done:
-    """Close a breaker."""
+def reset_breaker(context: ApiContext, connection: Connection, params: wire.ResetBreakerParams) -> None:
     context.relay.reset_breaker(params.target, params.reason)
-    return Done()
 
 
 @handles("breakers.force")
-def force_breaker(context: ApiContext, connection: Connection, params: ForceBreakerParams) -> Done:
-    """Hold a breaker open, or close it."""
+def force_breaker(context: ApiContext, connection: Connection, params: wire.ForceBreakerParams) -> None:
     context.relay.force_breaker(params.target, CircuitState(params.state), params.reason)
-    return Done()
 
 
 @handles("senders.list")
-def list_senders(context: ApiContext, connection: Connection, params: Nothing) -> SenderList:
-    """List the rate-limit usage of each sender."""
-    return SenderList(senders=context.relay.senders())
+def list_senders(context: ApiContext, connection: Connection, params: Nothing) -> wire.SenderList:
+    return wire.SenderList(senders=context.relay.senders())
 
 
 @handles("adapters.list")
-def list_adapters(context: ApiContext, connection: Connection, params: Nothing) -> AdapterList:
-    """List the adapters."""
-    return AdapterList(
+def list_adapters(context: ApiContext, connection: Connection, params: Nothing) -> wire.AdapterList:
+    return wire.AdapterList(
         adapters=context.adapters.states(),
         bindings=context.relay.bindings(),
         problem=context.adapters.problem,
@@ -81,102 +50,88 @@ def list_adapters(context: ApiContext, connection: Connection, params: Nothing) 
 
 
 @handles("adapters.enable")
-async def enable_adapter(context: ApiContext, connection: Connection, params: AdapterParams) -> ConfiguredAdapter:
-    """Start an adapter and keep it enabled."""
+async def enable_adapter(context: ApiContext, connection: Connection, params: wire.AdapterParams) -> ConfiguredAdapter:
     return await context.adapters.enable(params.id)
 
 
 @handles("adapters.disable")
-async def disable_adapter(context: ApiContext, connection: Connection, params: AdapterParams) -> ConfiguredAdapter:
-    """Stop an adapter; its messages wait."""
+async def disable_adapter(context: ApiContext, connection: Connection, params: wire.AdapterParams) -> ConfiguredAdapter:
     return await context.adapters.disable(params.id)
 
 
 @handles("adapters.test")
-async def test_adapter(context: ApiContext, connection: Connection, params: AdapterParams) -> ConfiguredAdapter:
-    """Run an adapter's health probe."""
+async def test_adapter(context: ApiContext, connection: Connection, params: wire.AdapterParams) -> ConfiguredAdapter:
     return await context.adapters.test(params.id)
 
 
 @handles("adapters.reload")
-async def reload_adapters(context: ApiContext, connection: Connection, params: ReloadAdaptersParams) -> AdapterList:
-    """Reload adapters.json, or recreate one adapter."""
+async def reload_adapters(
+    context: ApiContext, connection: Connection, params: wire.ReloadAdaptersParams
+) -> wire.AdapterList:
     await context.adapters.reload(params.id)
     return list_adapters(context, connection, Nothing())
 
 
 @handles("access.list")
-def list_rules(context: ApiContext, connection: Connection, params: Nothing) -> AccessRules:
-    """List the access rules."""
-    return AccessRules(rules=context.relay.access_rules(), broken=context.relay.access_problem)
+def list_rules(context: ApiContext, connection: Connection, params: Nothing) -> wire.AccessRules:
+    return wire.AccessRules(rules=context.relay.access_rules(), broken=context.relay.access_problem)
 
 
 @handles("access.add")
-async def add_rule(context: ApiContext, connection: Connection, params: AddRuleParams) -> AccessRules:
-    """Add an access rule."""
+async def add_rule(context: ApiContext, connection: Connection, params: wire.AddRuleParams) -> wire.AccessRules:
     await context.relay.add_access_rule(params.rule)
     return list_rules(context, connection, Nothing())
 
 
 @handles("access.remove")
-async def remove_rule(context: ApiContext, connection: Connection, params: RemoveRuleParams) -> Removed:
-    """Remove access rules."""
-    return Removed(removed=await context.relay.remove_access_rule(params.sender, params.to))
+async def remove_rule(context: ApiContext, connection: Connection, params: wire.RemoveRuleParams) -> wire.Removed:
+    return wire.Removed(removed=await context.relay.remove_access_rule(params.sender, params.to))
 
 
 @handles("tokens.list")
-def list_tokens(context: ApiContext, connection: Connection, params: Nothing) -> TokenList:
-    """List the tokens."""
-    return TokenList(tokens=context.tokens.list(), broken=context.tokens.broken)
+def list_tokens(context: ApiContext, connection: Connection, params: Nothing) -> wire.TokenList:
+    return wire.TokenList(tokens=context.tokens.list(), broken=context.tokens.broken)
 
 
 @handles("tokens.add")
-async def add_token(context: ApiContext, connection: Connection, params: AddTokenParams) -> NewToken:
-    """Create a token."""
+async def add_token(context: ApiContext, connection: Connection, params: wire.AddTokenParams) -> wire.NewToken:
     info, token = await asyncio.to_thread(context.tokens.add, params.pattern, params.note)
-    return NewToken(token=token, info=info)
+    return wire.NewToken(token=token, info=info)
 
 
 @handles("tokens.remove")
-async def remove_token(context: ApiContext, connection: Connection, params: IdParams) -> Done:
-    """Revoke a token, on open connections too."""
+async def remove_token(context: ApiContext, connection: Connection, params: IdParams) -> None:
     await asyncio.to_thread(context.tokens.remove, params.id)
     context.drop_revoked()
-    return Done()
 
 
 @handles("traces.get")
-async def trace(context: ApiContext, connection: Connection, params: IdParams) -> Spans:
-    """Return the spans of a message."""
-    return Spans(spans=await context.relay.trace(params.id))
+async def trace(context: ApiContext, connection: Connection, params: IdParams) -> reporting.Spans:
+    return reporting.Spans(spans=await context.relay.trace(params.id))
 
 
 @handles("traces.search")
-async def search_traces(context: ApiContext, connection: Connection, params: TracesParams) -> TracePage:
-    """Search messages and their status, newest first."""
+async def search_traces(context: ApiContext, connection: Connection, params: reporting.TracesParams) -> TracePage:
     return await context.relay.search_traces(params)
 
 
 @handles("traces.conversation")
-async def conversation(context: ApiContext, connection: Connection, params: IdParams) -> Spans:
-    """Return the spans of a message and all that followed from it."""
-    return Spans(spans=await context.relay.conversation(params.id))
+async def conversation(context: ApiContext, connection: Connection, params: IdParams) -> reporting.Spans:
+    return reporting.Spans(spans=await context.relay.conversation(params.id))
 
 
 @handles("metrics")
 def metrics(context: ApiContext, connection: Connection, params: Nothing) -> MetricsSnapshot:
-    """Return the counters since the start."""
     return context.relay.metrics()
 
 
 @handles("jobs.list")
-def list_jobs(context: ApiContext, connection: Connection, params: Nothing) -> JobList:
-    """List the jobs."""
-    return JobList(jobs=context.jobs.states())
+def list_jobs(context: ApiContext, connection: Connection, params: Nothing) -> reporting.JobList:
+    return reporting.JobList(jobs=context.jobs.states())
 
 
 @handles("jobs.run")
-def run_job(context: ApiContext, connection: Connection, params: RunJobParams) -> Any:
+def run_job(context: ApiContext, connection: Connection, params: reporting.RunJobParams) -> Any:
     """Run a job now; answer when it has ended, or without `wait` when it has started."""
     if params.wait:
         return context.jobs.run(params.name, params.arguments)
@@ -184,20 +139,20 @@ def run_job(context: ApiContext, connection: Connection, params: RunJobParams) -
 
 
 @handles("jobs.cancel")
-async def cancel_job(context: ApiContext, connection: Connection, params: JobParams) -> JobRun:
+async def cancel_job(context: ApiContext, connection: Connection, params: reporting.JobParams) -> JobRun:
     """Cancel the current run of a job; answer when all its processes have ended."""
     return await context.jobs.cancel(params.name)
 
 
 @handles("reports.list")
-async def list_reports(context: ApiContext, connection: Connection, params: Nothing) -> ReportList:
-    """List the nightly reports."""
-    return ReportList(reports=await asyncio.to_thread(find_reports, _reports_dir(context)))
+async def list_reports(context: ApiContext, connection: Connection, params: Nothing) -> reporting.ReportList:
+    return reporting.ReportList(reports=await asyncio.to_thread(find_reports, _reports_dir(context)))
 
 
 @handles("reports.get")
-async def get_report(context: ApiContext, connection: Connection, params: ReportParams) -> ReportContent:
-    """Return a nightly report."""
+async def get_report(
+    context: ApiContext, connection: Connection, params: reporting.ReportParams
+) -> reporting.ReportContent:
     return await asyncio.to_thread(read_report, _reports_dir(context), params.date)
 
 

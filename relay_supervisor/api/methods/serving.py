@@ -8,17 +8,8 @@ import os
 from relay_core import __version__
 from relay_core.errors import AccessDenied, NotFound, ProtocolError
 from relay_core.messages.subjects import is_pattern, validate_subject
-from relay_core.protocol.base import PROTOCOL_VERSION, Done, Nothing
-from relay_core.protocol.serving import (
-    ConfigState,
-    Hello,
-    HelloParams,
-    Reloaded,
-    ServerInfo,
-    ServerStatus,
-    Watching,
-    WatchParams,
-)
+from relay_core.protocol import serving as wire
+from relay_core.protocol.base import PROTOCOL_VERSION, Nothing
 from relay_core.rules.breaker import CircuitState
 from relay_supervisor.api.context import ApiContext
 from relay_supervisor.api.methods.handlers import handles
@@ -27,7 +18,7 @@ from relay_supervisor.server.identity import Identity
 
 
 @handles("server.hello")
-def hello(context: ApiContext, connection: Connection, params: HelloParams) -> Hello:
+def hello(context: ApiContext, connection: Connection, params: wire.HelloParams) -> wire.Hello:
     """Agree on a version and identify the client; a connection never changes its token."""
     if params.protocol < PROTOCOL_VERSION:
         raise ProtocolError(
@@ -44,7 +35,7 @@ def hello(context: ApiContext, connection: Connection, params: HelloParams) -> H
         context.agents.connected(connection, params.agent)
     elif identity.pattern is not None and not is_pattern(identity.pattern):  # it can act for this agent only
         context.agents.connected(connection, identity.pattern)
-    return Hello(
+    return wire.Hello(
         protocol=PROTOCOL_VERSION,
         version=__version__,
         pid=os.getpid(),
@@ -69,25 +60,22 @@ def _identify(context: ApiContext, connection: Connection, token: str) -> Identi
 
 
 @handles("server.info")
-def info(context: ApiContext, connection: Connection, params: Nothing) -> ServerInfo:
-    """Return the supervisor's identity."""
+def info(context: ApiContext, connection: Connection, params: Nothing) -> wire.ServerInfo:
     return context.info()
 
 
 @handles("server.ping")
-def ping(context: ApiContext, connection: Connection, params: Nothing) -> Done:
-    """Do nothing."""
-    return Done()
+def ping(context: ApiContext, connection: Connection, params: Nothing) -> None:
+    pass
 
 
 @handles("server.status")
-async def status(context: ApiContext, connection: Connection, params: Nothing) -> ServerStatus:
-    """Return the state of the whole supervisor."""
+async def status(context: ApiContext, connection: Connection, params: Nothing) -> wire.ServerStatus:
     relay = context.relay
     mailboxes = relay.mailboxes()
     warning = relay.config.reliability.backpressure.pressure_warning_at
     full = [mailbox for mailbox in mailboxes if mailbox.pressure >= warning]
-    return ServerStatus(
+    return wire.ServerStatus(
         server=context.info(),
         endpoints=len(relay.endpoints()),
         subscriptions=len(relay.subscriptions()),
@@ -104,35 +92,29 @@ async def status(context: ApiContext, connection: Connection, params: Nothing) -
 
 
 @handles("server.stop")
-def stop(context: ApiContext, connection: Connection, params: Nothing) -> Done:
+def stop(context: ApiContext, connection: Connection, params: Nothing) -> None:
     """Stop the supervisor, as SIGTERM does; this request is still answered."""
     context.stop()
-    return Done()
 
 
 @handles("state.watch")
-def watch(context: ApiContext, connection: Connection, params: Nothing) -> Watching:
-    """Start a state stream."""
-    return Watching(watch_id=context.stream.watch(connection))
+def watch(context: ApiContext, connection: Connection, params: Nothing) -> wire.Watching:
+    return wire.Watching(watch_id=context.stream.watch(connection))
 
 
 @handles("state.unwatch")
-def unwatch(context: ApiContext, connection: Connection, params: WatchParams) -> Done:
-    """End a state stream."""
+def unwatch(context: ApiContext, connection: Connection, params: wire.WatchParams) -> None:
     if not context.stream.unwatch(connection, params.watch_id):
         raise NotFound(f"this connection has no stream {params.watch_id}", what=params.watch_id)
-    return Done()
 
 
 @handles("config.get")
-def get_config(context: ApiContext, connection: Connection, params: Nothing) -> ConfigState:
-    """Return the configuration in force."""
+def get_config(context: ApiContext, connection: Connection, params: Nothing) -> wire.ConfigState:
     relay = context.relay
     config = relay.config.model_dump(mode="json", by_alias=True)
-    return ConfigState(path=str(relay.data_dir.config), config=config, problem=relay.config_problem)
+    return wire.ConfigState(path=str(relay.data_dir.config), config=config, problem=relay.config_problem)
 
 
 @handles("config.reload")
-async def reload_config(context: ApiContext, connection: Connection, params: Nothing) -> Reloaded:
-    """Reload the operator's files, as SIGHUP does."""
-    return Reloaded(problems=await context.reload())
+async def reload_config(context: ApiContext, connection: Connection, params: Nothing) -> wire.Reloaded:
+    return wire.Reloaded(problems=await context.reload())

@@ -54,7 +54,7 @@ async def letters(relay: RelayCore, count: int) -> list[DeadLetter]:
 
 
 def depth(relay: RelayCore, subject: str = A) -> int:
-    return next(one.depth for one in relay.mailboxes() if one.subject == subject)
+    return next(mailbox.depth for mailbox in relay.mailboxes() if mailbox.subject == subject)
 
 
 async def test_a_pushed_message_is_finished_by_its_ack(raw: Raw, relay: RelayCore) -> None:
@@ -211,7 +211,7 @@ async def test_two_subscribers_of_one_mailbox_both_get_the_message(
         note = await other.note()
         assert note["envelope"]["id"] == first
         await other.call("fail", deliveryId=note["deliveryId"], reason="not me")
-        assert [(await one.note())["envelope"]["id"] for one in (raw, other)] == [second, second]
+        assert [(await client.note())["envelope"]["id"] for client in (raw, other)] == [second, second]
     assert [span.status for span in await relay.trace(first)] == ["partial"]
     assert await relay.dead_letters() == []
 
@@ -355,10 +355,10 @@ async def test_of_two_subscribers_each_ack_is_answered_and_the_last_ends_the_mes
     supervisor: Supervisor, raw: Raw, relay: RelayCore
 ) -> None:
     async with Raw(supervisor.socket) as other:
-        for one in (raw, other):
-            await one.call("subscribe", pattern=A)
+        for client in (raw, other):
+            await client.call("subscribe", pattern=A)
         await publish(relay)
-        ids = [(await one.note())["deliveryId"] for one in (raw, other)]
+        ids = [(await client.note())["deliveryId"] for client in (raw, other)]
         assert await raw.call("ack", deliveryId=ids[0]) == {}
         assert relay.mailboxes()[0].claimed == 1
         assert await other.call("ack", deliveryId=ids[1]) == {}
@@ -375,7 +375,7 @@ async def test_a_lease_outlives_its_connection_until_it_runs_out(data_dir: Path)
         kept, lost = await publish(relay), await publish(relay)
         first = await stack.enter_async_context(Raw(supervisor.socket))
         taken = (await first.call("inbox.claim", subject=A, limit=2, leaseMs=5000))["messages"]
-        assert [one["id"] for one in taken] == [kept, lost]
+        assert [message["id"] for message in taken] == [kept, lost]
         await first.close()
         await until(lambda: not supervisor.context.connections)
         second = await stack.enter_async_context(Raw(supervisor.socket))
@@ -415,13 +415,13 @@ class Memory:
 
     def objects(self) -> int:
         gc.collect()
-        return sum(isinstance(one, Subscription | Pool | _Level | _Push | Connection) for one in gc.get_objects())
+        return sum(isinstance(item, Subscription | Pool | _Level | _Push | Connection) for item in gc.get_objects())
 
     def largest_table(self) -> int:
         """Return the bytes of the largest table: an emptied one may keep what it has grown to."""
         held = self._deliveries._subscriptions
         tables: list[Any] = [held, *held.values(), self._deliveries._pushed, self._deliveries._overdue]
-        tables += [one._cleanups for one in held]
+        tables += [connection._cleanups for connection in held]
         tables += [self._subscriptions._trie._root.literals, self._subscriptions.pools._pools]
         return max(map(sys.getsizeof, tables))
 
@@ -442,7 +442,7 @@ async def test_thousands_of_subscriptions_over_a_socket_give_their_memory_back(
         assert memory.objects() > before + 2_000
         assert memory.largest_table() > small
         if ending == "unsubscribe":
-            for id in [other.ask("unsubscribe", subscriptionId=one) for one in made]:
+            for id in [other.ask("unsubscribe", subscriptionId=id) for id in made]:
                 assert "result" in await other.answer(id)
             await until(lambda: memory.objects() == before + 1)  # the connection
             assert memory.largest_table() <= small

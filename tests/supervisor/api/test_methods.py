@@ -276,11 +276,11 @@ async def test_endpoints(bench: Bench) -> None:
     assert endpoint["maildirPath"] in map(str, (bench.data_dir / "mailboxes").iterdir())
     assert await bench.call("endpoints.register", subject=B) == endpoint
     assert await bench.refusal("endpoints.register", subject="relay.*") == ("InvalidSubject", "invalid_subject")
-    assert [one["subject"] for one in (await bench.call("endpoints.list"))["endpoints"]] == [A, B]
+    assert [endpoint["subject"] for endpoint in (await bench.call("endpoints.list"))["endpoints"]] == [A, B]
     page = await bench.call("endpoints.list", limit=1)
-    assert ([one["subject"] for one in page["endpoints"]], page["cursor"]) == ([A], A)
+    assert ([endpoint["subject"] for endpoint in page["endpoints"]], page["cursor"]) == ([A], A)
     rest = await bench.call("endpoints.list", limit=1, cursor=page["cursor"])
-    assert ([one["subject"] for one in rest["endpoints"]], "cursor" in rest) == ([B], False)
+    assert ([endpoint["subject"] for endpoint in rest["endpoints"]], "cursor" in rest) == ([B], False)
     reply = await bench.call("replies.open")
     assert await bench.call("replies.open", key=reply["key"]) == reply
     assert await bench.call("endpoints.unregister", subject=reply["subject"]) == {}
@@ -290,7 +290,7 @@ async def test_endpoints(bench: Bench) -> None:
     assert [(row["subject"], row["depth"]) for row in rows] == [(A, 0), (B, 1), (reply["subject"], 0)]
     assert await bench.call("endpoints.unregister", subject=B) == {}
     assert await bench.refusal("endpoints.unregister", subject=B) == NOT_FOUND
-    assert [one["subject"] for one in (await bench.call("endpoints.list"))["endpoints"]] == [A]
+    assert [endpoint["subject"] for endpoint in (await bench.call("endpoints.list"))["endpoints"]] == [A]
     bench.covers("endpoints")
 
 
@@ -359,14 +359,17 @@ async def test_deadletters(bench: Bench) -> None:
 async def test_replay(bench: Bench) -> None:
     ids = [await bench.lose() for _ in range(3)]
     await bench.call("endpoints.register", subject=UNHEARD)
-    one = await bench.call("deadletters.plan", ids=ids[:1])
-    assert (one["total"], one["counts"]) == (1, {"will_deliver": 1})
-    listed = await bench.call("deadletters.items", planId=one["id"])
+    plan = await bench.call("deadletters.plan", ids=ids[:1])
+    assert (plan["total"], plan["counts"]) == (1, {"will_deliver": 1})
+    listed = await bench.call("deadletters.items", planId=plan["id"])
     assert [(item["messageId"], item["verdict"]) for item in listed["items"]] == [(ids[0], "will_deliver")]
-    assert await bench.refusal("deadletters.items", planId=one["id"], cursor="x") == ("ProtocolError", "invalid_params")
-    started = await bench.call("deadletters.run", planId=one["id"], canary=True)
-    assert started["planId"] == one["id"]
-    ended = (await bench.call("deadletters.wait", planId=one["id"]))["outcome"]
+    assert await bench.refusal("deadletters.items", planId=plan["id"], cursor="x") == (
+        "ProtocolError",
+        "invalid_params",
+    )
+    started = await bench.call("deadletters.run", planId=plan["id"], canary=True)
+    assert started["planId"] == plan["id"]
+    ended = (await bench.call("deadletters.wait", planId=plan["id"]))["outcome"]
     assert (ended["state"], ended["delivered"], ended["failed"]) == ("finished", 1, 0)
 
     # One that takes an hour, and so can be paused.
@@ -380,7 +383,7 @@ async def test_replay(bench: Bench) -> None:
     ended = (await bench.call("deadletters.wait", planId=slow["id"]))["outcome"]
     assert ended["state"] == "cancelled"
     runs = (await bench.call("deadletters.runs"))["replays"]
-    assert [run["planId"] for run in runs] == [one["id"], slow["id"]]
+    assert [run["planId"] for run in runs] == [plan["id"], slow["id"]]
     first = await bench.call("deadletters.items", planId=slow["id"], limit=1)
     rest = await bench.call("deadletters.items", planId=slow["id"], cursor=first["cursor"])
     assert [item["messageId"] for item in first["items"] + rest["items"]] == ids[1:]

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.bus(endpoints=[JOBS])
 
 
 def state(supervisor: Supervisor) -> tuple[int, int, int]:
-    """Return how many messages wait, are in somebody's hands, and have failed."""
+    """Return the number of waiting, in-flight and failed messages."""
     (box,) = [box for box in supervisor.context.relay.mailboxes() if box.subject == JOBS]
     return box.depth, box.claimed, box.failed
 
@@ -374,7 +374,7 @@ async def test_a_worker_killed_mid_work_costs_the_message_it_had_begun_and_no_ot
             await until(lambda: _is_done(client))
             done = [(tmp_path / f"worker-{number}").read_text().split() for number in range(3)]
             assert done[0] == ["hang"], "what it had been sent and not begun, others have done"
-            assert sorted(int(one) for one in done[1] + done[2]) == list(range(60))
+            assert sorted(int(number) for number in done[1] + done[2]) == list(range(60))
             assert all(done[1:]), "both have worked"
             (letter,) = await client.dead_letters()
             assert letter.envelope is not None
@@ -387,7 +387,7 @@ async def test_a_worker_killed_mid_work_costs_the_message_it_had_begun_and_no_ot
 
 
 async def _claimed_by_the_hanging(client: RelayClient) -> bool:
-    """Tell whether nothing is left but what the hanging worker has been sent."""
+    """Return True if only the messages sent to the hanging worker are left."""
     (box,) = [box for box in await client.mailboxes() if box.subject == JOBS]
     return (box.depth, box.claimed) == (0, 3)
 

@@ -34,7 +34,7 @@ def message(sender: str, to: str, **more: Any) -> dict[str, Any]:
 
 async def read(raw: Raw, mailbox: str) -> list[str]:
     """Return who has written to a reply mailbox."""
-    return [one["from"] for one in (await raw.call("inbox.peek", subject=mailbox))["messages"]]
+    return [message["from"] for message in (await raw.call("inbox.peek", subject=mailbox))["messages"]]
 
 
 # No pattern reaches one
@@ -45,8 +45,8 @@ async def test_a_broadcast_reaches_no_reply_mailbox(supervisor: Supervisor, oper
     async with Raw(supervisor.socket) as stranger:
         await authenticate(stranger, operator, C)
         for pattern in (*WIDE, f"relay.*.{mine.split('.')[-1]}"):
-            for one, sender in ((stranger, C), (operator, B), (agent, A)):
-                answer = await one.answer(one.ask("publish", **message(sender, pattern)))
+            for client, sender in ((stranger, C), (operator, B), (agent, A)):
+                answer = await client.answer(client.ask("publish", **message(sender, pattern)))
                 assert "result" in answer or kind(answer) == NOT_ASKED
     assert await read(agent, mine) == []
 
@@ -166,26 +166,26 @@ async def test_a_reply_mailbox_is_its_connections_alone(supervisor: Supervisor, 
     async with Raw(supervisor.socket) as same, Raw(supervisor.socket) as wide:
         await authenticate(same, operator, A)
         await authenticate(wide, operator, "relay.reply.*")
-        for one in (operator, same, wide):
+        for client in (operator, same, wide):
             for method in ("inbox.peek", "inbox.claim", "inbox.wait", "endpoints.register", "endpoints.unregister"):
-                assert await one.refusal(method, subject=mine) == NOT_YOURS
+                assert await client.refusal(method, subject=mine) == NOT_YOURS
             for method in ("inbox.complete", "inbox.fail"):
                 more = {"reason": "x"} if method == "inbox.fail" else {}
-                assert await one.refusal(method, subject=mine, id="x", **more) == NOT_YOURS
+                assert await client.refusal(method, subject=mine, id="x", **more) == NOT_YOURS
             for method in ("subscribe", "signal.subscribe"):
-                assert await one.refusal(method, pattern=mine) == NOT_YOURS
-            assert mine not in str(await one.call("endpoints.list"))
-            assert mine not in str(await one.call("agents.list"))
+                assert await client.refusal(method, pattern=mine) == NOT_YOURS
+            assert mine not in str(await client.call("endpoints.list"))
+            assert mine not in str(await client.call("agents.list"))
     assert await read(agent, mine) == [B]
 
 
 async def test_no_client_chooses_the_name_of_a_reply_mailbox(operator: Raw, agent: Raw) -> None:
-    for one in (operator, agent):
-        assert await one.refusal("endpoints.register", subject="relay.reply.f00f") == NOT_YOURS
-        assert await one.refusal("replies.open", key="short") == ("ProtocolError", "invalid_params")
+    for client in (operator, agent):
+        assert await client.refusal("endpoints.register", subject="relay.reply.f00f") == NOT_YOURS
+        assert await client.refusal("replies.open", key="short") == ("ProtocolError", "invalid_params")
 
 
-async def test_what_is_left_of_a_gone_connections_mailbox_is_nobody_elses(
+async def test_leftovers_of_a_closed_connections_mailbox_are_for_no_other_client(
     supervisor: Supervisor, operator: Raw, agent: Raw, relay: RelayCore
 ) -> None:
     opened = await agent.call("replies.open")
@@ -193,7 +193,7 @@ async def test_what_is_left_of_a_gone_connections_mailbox_is_nobody_elses(
     await agent.call("publish", **message(A, B, replyTo=mine))
     await operator.call("publish", **message(B, mine))
     await agent.close()
-    await until(lambda: mine not in [one.subject for one in relay.endpoints()])
+    await until(lambda: mine not in [endpoint.subject for endpoint in relay.endpoints()])
     async with Raw(supervisor.socket) as stranger, Raw(supervisor.socket) as back:
         await authenticate(stranger, operator, B)
         assert await stranger.refusal("endpoints.register", subject=mine) == NOT_YOURS
@@ -264,8 +264,8 @@ async def test_limits_are_refused_clearly(data_dir: Path) -> None:
     async with a_supervisor(data_dir, config) as supervisor, Raw(supervisor.socket) as operator:
         token = (await operator.call("tokens.add", pattern="relay.team.*"))["token"]
         async with Raw(supervisor.socket) as raw, Raw(supervisor.socket) as second:
-            for one in (raw, second):
-                await one.call("server.hello", token=token)
+            for client in (raw, second):
+                await client.call("server.hello", token=token)
             tries: list[tuple[str, list[dict[str, Any]]]] = [
                 ("replies.open", [{}, {}, {}]),
                 ("endpoints.register", [{"subject": f"relay.team.{n}"} for n in range(3)]),
@@ -274,8 +274,8 @@ async def test_limits_are_refused_clearly(data_dir: Path) -> None:
             for method, (first, next, last) in tries:
                 await raw.call(method, **first)
                 await second.call(method, **next)  # they are counted over all connections of the token
-                for one in (raw, second):
-                    answer = await one.answer(one.ask(method, **last))
+                for client in (raw, second):
+                    answer = await client.answer(client.ask(method, **last))
                     assert kind(answer) == ("AccessDenied", "too_many")
                     assert "limits.max" in answer["error"]["message"]
             assert await raw.refusal("signal.subscribe", pattern="relay.team.*") == ("AccessDenied", "too_many")
@@ -300,7 +300,7 @@ async def test_a_broadcast_that_would_store_too_much_is_refused(data_dir: Path) 
         answer = await raw.answer(raw.ask("publish", **large))
         assert kind(answer) == ("InvalidPayload", "broadcast_too_large")
         assert "limits.maxBroadcastBytes" in answer["error"]["message"]
-        assert all(one.depth == 0 for one in supervisor.context.relay.mailboxes())
+        assert all(mailbox.depth == 0 for mailbox in supervisor.context.relay.mailboxes())
         assert (await raw.call("publish", **message(A, "relay.team.*", payload="x" * 900)))["deliveredTo"] == 5
         assert (await raw.call("publish", **message(A, "relay.team.1", payload="x" * 20_000)))["deliveredTo"] == 1
 
@@ -334,24 +334,24 @@ async def test_lists_come_in_pages_and_clients_fetch_all_of_them(
         await relay.register_endpoint(name)
     await operator.call("replies.open")
     for method, key in (("endpoints.list", "endpoints"), ("agents.list", "agents")):
-        assert [one["subject"] for one in (await operator.call(method))[key]] == names
+        assert [row["subject"] for row in (await operator.call(method))[key]] == names
         page = await operator.call(method, limit=3)
-        assert [one["subject"] for one in page[key]] == names[:3]
+        assert [row["subject"] for row in page[key]] == names[:3]
         found = page[key]
         while "cursor" in page:
             page = await operator.call(method, limit=3, cursor=page["cursor"])
             found += page[key]
-        assert [one["subject"] for one in found] == names
+        assert [row["subject"] for row in found] == names
         assert await operator.call(method, cursor="relay.many.zzz") == {key: []}
         assert await operator.refusal(method, limit=1001) == ("ProtocolError", "invalid_params")
     await operator.call("agents.add", subject="relay.aaa")
     await operator.call("access.add", rule={"from": A, "to": "relay.many.>", "action": "deny"})
     page = await agent.call("agents.list", limit=4)
-    assert [one["subject"] for one in page["agents"]] == ["relay.aaa", A, B, C]
+    assert [agent["subject"] for agent in page["agents"]] == ["relay.aaa", A, B, C]
     page = await agent.call("agents.list", limit=4, cursor=page["cursor"])
     assert (page["agents"], "cursor" in page) == ([], True)  # what it may not see takes up room all the same
     assert await agent.call("agents.list", limit=4, cursor=page["cursor"]) == {"agents": []}
     monkeypatch.setattr(typed_calls, "MAX_PAGE", 3)
     async with a_client(supervisor) as client:
-        assert [one.subject for one in await client.endpoints()] == ["relay.aaa", *names]
-        assert [one.subject for one in await client.agents()] == ["relay.aaa", *names]
+        assert [endpoint.subject for endpoint in await client.endpoints()] == ["relay.aaa", *names]
+        assert [agent.subject for agent in await client.agents()] == ["relay.aaa", *names]

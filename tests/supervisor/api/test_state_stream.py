@@ -148,7 +148,7 @@ class TestStream:
         sent = [len(await watched.look_at_all(after=0.25)) for _ in range(20)]
         assert sent == [0, 0, 0, 1] * 5
 
-    async def test_groups_are_asked_for_again_when_the_index_is_built_anew(self, watched: Watched) -> None:
+    async def test_groups_are_queried_again_after_a_rebuild_of_the_index(self, watched: Watched) -> None:
         await watched.relay.publish(UNHEARD, "hi", sender=SENDER)
         while checks := [task for task in asyncio.all_tasks() if task.get_name() == "check index"]:
             await asyncio.wait(checks)
@@ -158,7 +158,7 @@ class TestStream:
         (group,) = (await watched.news("deadLetters"))["deadLetters"].values()
         assert group["count"] == 1
 
-    async def test_unwatch_ends_it_and_nobody_watching_means_no_work(self, watched: Watched) -> None:
+    async def test_unwatch_ends_it_and_without_watchers_there_is_no_work(self, watched: Watched) -> None:
         assert TASK not in tasks()
         first = await watched.begin()
         assert TASK in tasks()
@@ -186,7 +186,7 @@ class TestStream:
         assert again["full"] is True
         assert {row["subject"] for row in again["mailboxes"].values()} == {A, B}
 
-    async def test_who_comes_later_gets_everything_and_disturbs_nobody(self, watched: Watched) -> None:
+    async def test_a_later_watcher_gets_everything_and_disturbs_no_other(self, watched: Watched) -> None:
         await watched.begin()
         async with watched.another() as other:
             await other.call("state.watch")
@@ -351,7 +351,7 @@ async def listed(wire: Raw) -> dict[str, Any]:
 
 
 async def publish_until(daemon: Daemon, ended: asyncio.Event) -> None:
-    """Publish as fast as possible, to those who take it, to those who fail and to nobody."""
+    """Publish as fast as possible: to consumers that succeed, to consumers that fail, and to none."""
     batch = [
         {"subject": subject, "from": SENDER, "payload": number}
         for number in range(20)

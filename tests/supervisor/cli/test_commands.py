@@ -36,7 +36,7 @@ LISTINGS: dict[str, tuple[list[str], str, str]] = {
     "adapters": (["adapters"], "connected", "adapters"),
     "access": (["access"], "no rules", "rules"),
     "token": (["token"], "no tokens", "tokens"),
-    "jobs": (["jobs"], "every 60 s", "jobs"),
+    "jobs": (["jobs"], "every 1 min", "jobs"),
     "report": (["report"], "no report yet", "reports"),
     "config": (["config"], 'durability = "os"', "config"),
     "dlq": (["dlq"], "no_match", "deadLetters"),
@@ -217,7 +217,7 @@ def test_days_are_asked_for_and_the_answer_is_one_document(
 ) -> None:
     relay("report", "run", *options, "--no-wait")
     until_at(relay, "tab\x1bles")
-    assert "under way" in relay("report", "run", "--date", "2020-01-01", code=1).err
+    assert "is running" in relay("report", "run", "--date", "2020-01-01", code=1).err
     joined = relay.start("report", "run", *options, "--json")
     assert joined.stderr is not None
     assert "45 %" in joined.stderr.readline()  # it has joined
@@ -282,7 +282,7 @@ def test_on_a_terminal_progress_is_one_line_that_is_gone_at_the_end(relay: Relay
         ),
         (["--until", "2026-02-01"], "until needs since"),
         (["--date", "2026-02-01", "--backfill"], "date, since and backfill exclude each other"),
-        (["--date", "2999-01-01"], "date: 2999-01-01 has not come yet"),
+        (["--date", "2999-01-01"], "date: 2999-01-01 is in the future"),
     ],
 )
 def test_days_that_make_no_sense_are_a_wrong_call(relay: Relay, options: list[str], text: str) -> None:

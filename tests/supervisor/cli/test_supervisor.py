@@ -65,7 +65,7 @@ def test_a_supervisor_that_does_not_end_is_waited_for_no_longer_than_asked(tmp_p
         daemon = relay.daemon
         daemon.socket.unlink()
         daemon.send(signal.SIGSTOP)
-        assert "has not ended" in supervise(relay, "stop", "--timeout", "0.3", code=5).err
+        assert "is still stopping" in supervise(relay, "stop", "--timeout", "0.3", code=5).err
         daemon.send(signal.SIGCONT)
 
 
@@ -76,7 +76,7 @@ def test_the_index_is_rebuilt_while_nobody_runs(tmp_path: Path, data_dir: Path) 
         supervise(relay, "stop")
         assert "1 messages waiting" in supervise(relay, "rebuild-index").out
         assert supervise(relay, "rebuild-index", "--json").json == {"mailboxes": 1, "waiting": 1, "failed": 0}
-    assert "no data directory" in supervise(Relay(), "rebuild-index", "--data-dir", str(data_dir), code=1).err
+    assert "not a data directory" in supervise(Relay(), "rebuild-index", "--data-dir", str(data_dir), code=1).err
 
 
 def test_doctor_says_what_is_wrong_and_exits_1(data_dir: Path) -> None:
@@ -99,7 +99,7 @@ def test_a_service_is_installed_and_uninstalled(tmp_path: Path, data_dir: Path) 
     assert supervise(relay, "install-service", "--json").json["path"] == str(unit)
     assert supervise(relay, "uninstall-service", "--json").json["nextSteps"]
     assert not unit.exists()
-    assert f"{unit} is not there" in supervise(relay, "uninstall-service").out
+    assert f"{unit} is not installed" in supervise(relay, "uninstall-service").out
     unit.write_text("mine")
     assert "was not written by install-service" in supervise(relay, "uninstall-service", code=1).err
 

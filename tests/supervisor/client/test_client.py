@@ -105,7 +105,7 @@ async def test_a_dead_letter_is_listed_planned_replayed_edited_and_purged(client
     assert isinstance(group, DeadLetterGroup)
     assert [line async for line in client.export_dead_letters()] != []
     summaries = await client.dead_letter_summaries(filter=DeadLetterFilter(where="reason~INK"), limit=2)
-    assert ([row.cursor for row in summaries.rows], summaries.total) == ([one.cursor for one in letters[:0:-1]], 3)
+    assert ([row.cursor for row in summaries.rows], summaries.total) == ([row.cursor for row in letters[:0:-1]], 3)
     rest = await client.dead_letter_summaries(cursor=summaries.cursor)
     assert ([row.cursor for row in rest.rows], rest.cursor) == ([letters[0].cursor], None)
     head = await client.freeze_replay(filter=DeadLetterFilter(where="z"))
@@ -124,7 +124,7 @@ async def test_a_dead_letter_is_listed_planned_replayed_edited_and_purged(client
     assert await client.purge_dead_letters(timedelta(days=1)) == 0
     assert await client.purge_dead_letters(plan_id=head.id) == 1
     assert await client.dead_letters() == []
-    assert [one.payload["content"] for one in await client.inbox(A)] == ["x", "!"]
+    assert [message.payload["content"] for message in await client.inbox(A)] == ["x", "!"]
 
 
 async def test_a_plan_of_any_length_comes_whole(client: RelayClient) -> None:
@@ -234,7 +234,7 @@ async def test_a_client_of_another_data_directory_is_told_so(supervisor: Supervi
         async with RelayClient(supervisor.socket, data_dir=tmp_path / "other"):
             pass
     assert caught.value.code == "other_data_dir"
-    async with RelayClient(supervisor.socket):  # nobody has chosen one
+    async with RelayClient(supervisor.socket):  # without a data directory
         pass
 
 
@@ -244,10 +244,10 @@ async def test_publish_many_takes_as_many_frames_as_it_needs(client: RelayClient
     small = [{"subject": A, "payload": n, "sender": B} for n in range(1100)]
     bad = {"subject": A, "payload": {1, 2}, "sender": B}
     results = await client.publish_many([*large, bad, *small])
-    assert [isinstance(one, InvalidPayload) for one in results] == [n == 6 for n in range(1107)]
+    assert [isinstance(result, InvalidPayload) for result in results] == [n == 6 for n in range(1107)]
     waiting = await client.inbox(A, 3)
-    assert [one.payload[0] for one in waiting] == ["0", "1"]  # what fits into one answer
-    ids = [one.message_id for one in results if isinstance(one, PublishResult)]
+    assert [message.payload[0] for message in waiting] == ["0", "1"]  # what fits into one answer
+    ids = [result.message_id for result in results if isinstance(result, PublishResult)]
     assert ids == sorted(ids)
     (mailbox,) = await client.mailboxes()
     assert mailbox.depth == len(set(ids)) == 1106
@@ -268,7 +268,7 @@ async def test_publish_many_returns_results_and_errors_in_order(client: RelayCli
     assert second.subject == "not..valid"
     assert isinstance(third, PublishResult)
     assert isinstance(fourth, AccessDenied)
-    assert [one.id for one in await client.inbox(A)] == [first.message_id, third.message_id]
+    assert [message.id for message in await client.inbox(A)] == [first.message_id, third.message_id]
     assert await client.publish_many([{"subject": A, "payload": 3, "sender": B, "dedupe_id": "three"}]) == [third]
 
 
@@ -334,7 +334,7 @@ async def test_a_storage_error_says_that_it_can_be_retried(supervisor: Superviso
     mailboxes.with_name("elsewhere").rename(mailboxes)
 
 
-# Nobody there
+# No supervisor
 
 
 def _stale_socket(path: Path) -> None:
@@ -350,7 +350,7 @@ def _stale_socket(path: Path) -> None:
         pytest.param(Path.touch, "start one with", id="no-socket"),
     ],
 )
-async def test_nobody_there_is_said_with_a_hint(
+async def test_a_missing_supervisor_is_reported_with_a_hint(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, make: Callable[[Path], None], hint: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -414,7 +414,7 @@ async def test_a_publish_whose_answer_is_lost_is_published_once(data_dir: Path, 
         wire.cut_answers_to["publish"] = losses
         result = await client.publish(A, "once", sender=B)
         assert wire.asked.count("publish") == losses + 1
-        assert [one.id for one in await client.inbox(A)] == [result.message_id]
+        assert [message.id for message in await client.inbox(A)] == [result.message_id]
         assert supervisor.context.relay.metrics().publishes == 1
 
 
@@ -427,8 +427,8 @@ async def test_many_publishes_in_flight_survive_cuts_and_are_published_once(
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(client.publish(A, number, sender=B)) for number in range(200)]
     stored = await client.inbox(A, limit=500)
-    assert sorted(one.payload for one in stored) == list(range(200))
-    assert {task.result().message_id for task in tasks} == {one.id for one in stored}
+    assert sorted(message.payload for message in stored) == list(range(200))
+    assert {task.result().message_id for task in tasks} == {message.id for message in stored}
     assert wire.cut_answers_to["publish"] < 5
 
 
@@ -437,8 +437,8 @@ async def test_a_batch_whose_answer_is_lost_is_published_once(wired: tuple[Relay
     await client.register_endpoint(A)
     wire.cut_answers_to["publish.batch"] = 1
     results = await client.publish_many({"subject": A, "payload": number, "sender": B} for number in range(10))
-    assert [one.message_id for one in results if isinstance(one, PublishResult)] == [
-        one.id for one in await client.inbox(A)
+    assert [result.message_id for result in results if isinstance(result, PublishResult)] == [
+        message.id for message in await client.inbox(A)
     ]
     assert len(results) == 10
 
@@ -474,7 +474,7 @@ async def test_reading_is_asked_again(wired: tuple[RelayClient, Wire]) -> None:
     client, wire = wired
     await client.register_endpoint(A)
     wire.cut_answers_to["endpoints.list"] = 2
-    assert [one.subject for one in await client.endpoints()] == [A]
+    assert [endpoint.subject for endpoint in await client.endpoints()] == [A]
     assert wire.connections == 3
 
 
@@ -505,7 +505,7 @@ async def test_a_client_is_used_before_during_and_after_a_restart(tmp_path: Path
             await asyncio.sleep(0)
             await daemon.launch()
         await client.publish(A, "after", sender=B)
-        stored = [one.payload for one in await client.inbox(A)]
+        stored = [message.payload for message in await client.inbox(A)]
         assert (stored[0], stored[-1]) == ("before", "after")
         assert sorted(stored[1:-1]) == [f"during {n}" for n in range(10)]
         assert all(task.result().delivered_to == 1 for task in meanwhile)
@@ -531,7 +531,7 @@ async def test_a_cancelled_call_leaves_nothing_behind(wired: tuple[RelayClient, 
     assert wire.connections == 1
 
 
-async def test_a_cancelled_claim_parks_what_nobody_got(wired: tuple[RelayClient, Wire]) -> None:
+async def test_a_cancelled_claim_dead_letters_its_messages(wired: tuple[RelayClient, Wire]) -> None:
     client, wire = wired
     await client.register_endpoint(A)
     await client.publish(A, 1, sender=B)
@@ -592,7 +592,7 @@ async def _expect_closed(client: RelayClient) -> None:
 
 
 async def answer(client: RelayClient, subject: str, *, with_reply: bool = True) -> None:
-    """Be somebody who answers."""
+    """Answer requests."""
     async with client.subscribe(subject) as questions:
         async for question in questions:
             if with_reply and question.reply_to is not None:
@@ -610,7 +610,7 @@ async def test_a_request_gets_its_reply_and_its_mailbox_is_gone_afterwards(
         reply = await client.request(A, "ping", sender=B, timeout=20)
         answering.cancel()
     assert (reply.sender, reply.payload) == (A, {"echo": "ping"})
-    assert [one.subject for one in supervisor.context.relay.endpoints()] == [A]
+    assert [endpoint.subject for endpoint in supervisor.context.relay.endpoints()] == [A]
     assert supervisor.context.relay.subscriptions() == []
     assert await client.dead_letters() == []
 
@@ -622,18 +622,18 @@ async def test_a_token_holder_has_a_private_mailbox_for_the_reply(supervisor: Su
         answering = group.create_task(answer(client, A))
         assert (await holder.request(A, "ping", sender=B, timeout=20)).payload == {"echo": "ping"}
         answering.cancel()
-    assert [one.subject for one in supervisor.context.relay.endpoints()] == [A]
+    assert [endpoint.subject for endpoint in supervisor.context.relay.endpoints()] == [A]
 
 
-async def test_a_request_that_nobody_answers_times_out(supervisor: Supervisor, client: RelayClient) -> None:
+async def test_a_request_without_an_answer_times_out(supervisor: Supervisor, client: RelayClient) -> None:
     await client.register_endpoint(A)
     with pytest.raises(TimeoutError):
         await client.request(A, "ping", sender=B, timeout=0.1)
-    assert [one.subject for one in supervisor.context.relay.endpoints()] == [A]
+    assert [endpoint.subject for endpoint in supervisor.context.relay.endpoints()] == [A]
     assert supervisor.context.relay.subscriptions() == []
 
 
-async def test_a_request_that_nobody_took_is_refused(supervisor: Supervisor, client: RelayClient) -> None:
+async def test_a_request_without_a_consumer_is_refused(supervisor: Supervisor, client: RelayClient) -> None:
     with pytest.raises(RelayError, match="no endpoint or consumer matches") as caught:
         await client.request(A, "ping", sender=B)
     assert caught.value.code == "not_delivered"

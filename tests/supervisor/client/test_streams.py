@@ -22,7 +22,7 @@ pytestmark = pytest.mark.bus(endpoints=[A, B])
 
 
 def state(supervisor: Supervisor, subject: str = A) -> tuple[int, int, int]:
-    """Return how many of a mailbox's messages wait, are in somebody's hands, and have failed."""
+    """Return the number of waiting, in-flight and failed messages of a mailbox."""
     (box,) = [box for box in supervisor.context.relay.mailboxes() if box.subject == subject]
     return box.depth, box.claimed, box.failed
 
@@ -151,7 +151,7 @@ async def test_awaiting_a_subscription_begins_it_at_once(supervisor: Supervisor,
     await client.call("server.ping")
     assert supervisor.context.relay.subscriptions() == []
     messages = await client.subscribe(B)
-    assert [one.pattern for one in supervisor.context.relay.subscriptions()] == [B]
+    assert [subscription.pattern for subscription in supervisor.context.relay.subscriptions()] == [B]
     assert (await messages).closed is False
     assert len(supervisor.context.relay.subscriptions()) == 1
     await messages.close()
@@ -181,7 +181,7 @@ async def test_two_subscriptions_of_one_client_do_not_wait_for_each_other(
     await until(lambda: state(supervisor) == state(supervisor, B) == (0, 0, 0))
 
 
-async def test_several_in_flight_that_nobody_looked_at_are_parked_when_the_stream_is_closed(
+async def test_unread_messages_in_flight_are_dead_lettered_when_the_stream_is_closed(
     supervisor: Supervisor, client: RelayClient
 ) -> None:
     await publish(client, 1, 2)
@@ -229,7 +229,7 @@ async def test_a_cancelled_beginning_leaves_no_subscription(
     assert client._early == {}
     (letter,) = await client.dead_letters()
     assert "closed" in letter.reason
-    assert [one.payload for one in await client.inbox(A)] == [2]
+    assert [message.payload for message in await client.inbox(A)] == [2]
 
 
 async def test_a_stream_that_is_closed_while_it_begins_leaves_no_subscription(
@@ -320,14 +320,14 @@ async def test_a_watch_goes_on_with_the_whole_state(tmp_path: Path) -> None:
         await client.register_endpoint(A)
         while not state.mailboxes:
             await anext(watch)
-        assert [one.subject for one in state.mailboxes.values()] == [A]
+        assert [mailbox.subject for mailbox in state.mailboxes.values()] == [A]
         await daemon.kill()
         await daemon.start()
         while not watch.update.full or len(watch.update.mailboxes) != 1:
             await anext(watch)
-        assert [one.subject for one in state.mailboxes.values()] == [A]
+        assert [mailbox.subject for mailbox in state.mailboxes.values()] == [A]
         await client.unregister_endpoint(A)
-        while any(one.registered for one in state.mailboxes.values()):
+        while any(mailbox.registered for mailbox in state.mailboxes.values()):
             await anext(watch)
 
 

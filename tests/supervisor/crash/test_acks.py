@@ -90,7 +90,7 @@ async def test_what_was_acknowledged_is_over_though_the_supervisor_is_killed_at_
         async with daemon.client() as client:
             dead = {letter.message_id for letter in await client.dead_letters()}
             subjects = [subject(kind, number) for kind in KINDS for number in range(COUNT)]
-            waiting = {one.id for name in subjects for one in await client.inbox(name, limit=10)}
+            waiting = {message.id for name in subjects for message in await client.inbox(name, limit=10)}
             assert not answered & dead
             assert not waiting  # they were all begun
 
@@ -101,7 +101,7 @@ async def test_the_end_is_written_before_the_answer(tmp_path: Path, durability: 
     log = tmp_path / "calls"
     calls = "trace=pwrite64,write,writev,sendto,sendmsg,unlink,unlinkat"
     async with a_daemon(tmp_path, {**UNLIMITED, "durability": durability}) as daemon, Raw(daemon.socket) as raw:
-        taken = [one for kind in KINDS for one in (await take(raw, kind, 2)).items()]
+        taken = [item for kind in KINDS for item in (await take(raw, kind, 2)).items()]
         tracer = await asyncio.create_subprocess_exec(
             strace,
             "-f",

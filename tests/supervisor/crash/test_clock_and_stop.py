@@ -63,7 +63,7 @@ async def test_a_daemon_that_was_stopped_takes_up_everything_that_came_meanwhile
                 group.create_task(client.publish(boxes[number % 10], {"n": dropped + number}, sender=S))
                 for number in range(500)
             ]
-            await drop(dropped, *(daemon.data_dir / "mailboxes" / subject_hash(one) / "new" for one in boxes))
+            await drop(dropped, *(daemon.data_dir / "mailboxes" / subject_hash(subject) / "new" for subject in boxes))
             assert not any(task.done() for task in (*asked, *published))
             daemon.send(signal.SIGCONT)
             for status in asked:
@@ -110,7 +110,7 @@ def jobs_run(supervisor: Supervisor) -> int:
 
 
 async def payloads(client: RelayClient) -> list[object]:
-    return [one.payload for one in await client.inbox(A, limit=1000)]
+    return [message.payload for message in await client.inbox(A, limit=1000)]
 
 
 @JUMPS
@@ -127,9 +127,9 @@ async def test_a_jump_loses_no_message_and_ids_keep_rising(data_dir: Path, clock
         assert ids == sorted(ids)
         assert await payloads(client) == list(range(30))
         taken = await client.claim(A, 30)
-        assert [one.payload for one in taken] == list(range(30))
-        for one in taken:
-            await client.complete(A, one.id)
+        assert [message.payload for message in taken] == list(range(30))
+        for message in taken:
+            await client.complete(A, message.id)
         assert await client.dead_letters() == []
 
 
@@ -161,12 +161,12 @@ async def test_a_jump_lets_no_probe_through_a_breaker(data_dir: Path, clock: Fak
             await anext(messages)
             messages.fail("as arranged")
             breakers = supervisor.context.relay.breakers
-            await until(lambda: [one.state.value for one in breakers()] == ["OPEN"])
+            await until(lambda: [breaker.state.value for breaker in breakers()] == ["OPEN"])
             clock.jump_wall(jump)
             clock.advance(29)
             await client.call("server.ping")
             assert await payloads(client) == ["waits"]
-            assert [one.state.value for one in breakers()] == ["OPEN"]
+            assert [breaker.state.value for breaker in breakers()] == ["OPEN"]
             clock.advance(2)
             assert (await anext(messages)).payload == "waits"
 

@@ -118,7 +118,7 @@ async def test_consumers_go_on_and_a_kill_loses_nothing(disk: Disk, daemon: Daem
         await daemon.start()
         letters: list[DeadLetter] = await client.dead_letters()
         parked = {letter.envelope.payload["n"] for letter in letters if letter.envelope}
-        waiting = {one.payload["n"] for one in await client.inbox(A, limit=1000)}
+        waiting = {message.payload["n"] for message in await client.inbox(A, limit=1000)}
         assert len(set(seen)) == len(seen)
         assert waiting & set(seen) == set()
         assert {*seen, *parked, *waiting} == {*range(40), *more}

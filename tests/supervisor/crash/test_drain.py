@@ -23,7 +23,7 @@ SLOW = "relay.work.slow"
 
 
 class SlowConsumer:
-    """Somebody who has one message in hand until he is told to let go of it."""
+    """A consumer that holds one message in flight until it is released."""
 
     def __init__(self) -> None:
         self.in_hand = asyncio.Event()
@@ -72,7 +72,7 @@ async def test_a_stop_under_load_loses_and_doubles_nothing(tmp_path: Path, durab
             assert await daemon.process.wait() == 0
             before = len(traffic.answered)
             assert not daemon.socket.exists()
-            assert not [one for one in traffic.found() if one[2] in ("cur", "failed")]
+            assert not [copy for copy in traffic.found() if copy[2] in ("cur", "failed")]
             await daemon.start()
             await until(lambda: traffic.answered_more_than(before + 200))
             traffic.stop()

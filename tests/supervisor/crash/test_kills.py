@@ -44,7 +44,7 @@ async def test_nothing_that_was_answered_is_lost_or_doubled_by_kills(tmp_path: P
             traffic.stop()
         assert await daemon.stop() == 0
     traffic.check()
-    parked = [one for one in traffic.found() if one[2] == "failed"]
+    parked = [copy for copy in traffic.found() if copy[2] == "failed"]
     logger.warning(
         "%d answered, %d seen, %d parked, %d unclear",
         len(traffic.answered),

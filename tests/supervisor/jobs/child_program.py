@@ -52,14 +52,14 @@ def main(word: str, *arguments: str) -> None:
         case "environment", ():
             waits = not select.select([0], [], [], 0)[0]  # neither input nor its end
             os.write(1, repr([os.environ["RELAY_DATA_DIR"], waits, os.getsid(0) == os.getpid()]).encode())
-        case "write", parts:  # each at a time of its own
+        case "write", parts:  # one write each
             for part in parts:
                 os.write(1, part.encode().decode("unicode_escape").encode("latin-1"))
                 time.sleep(0.02)  # noqa: TID251 - it is for the reader to come in between
-        case "say", (gate, *lines):  # then wait for somebody to write to the gate, and say that, too
+        case "say", (gate, *lines):  # then wait for a write to the gate, and print it too
             os.write(1, "".join(f"{line}\n" for line in lines).encode())
             os.write(1, Path(gate).read_bytes())
-        case "watchful", (own, grandchild):  # ends with all of its own when its parent is gone
+        case "watchful", (own, grandchild):  # exits with its children when its parent is gone
             if os.environ["RELAY_PARENT_PIPE"] != "1" or os.fork() == 0:
                 stay(grandchild)
             Path(own + "~").write_text(str(os.getpid()))

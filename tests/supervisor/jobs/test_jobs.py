@@ -147,7 +147,7 @@ async def test_upkeep_that_hangs_is_given_up(relay: RelayCore, clock: FakeClock)
 
 
 async def test_an_unknown_job_is_told_with_the_known_ones(jobs: Jobs) -> None:
-    with pytest.raises(NotFound, match="no job sweep; there are expire, purge, unread, retention, index, metrics"):
+    with pytest.raises(NotFound, match="no job sweep: choose one of expire, purge, unread, retention, index, metrics"):
         await jobs.run("sweep")
     with pytest.raises(NotFound):
         jobs.start("sweep")
@@ -158,7 +158,7 @@ async def test_an_unknown_job_is_told_with_the_known_ones(jobs: Jobs) -> None:
 # One at a time
 
 
-async def test_whoever_asks_for_a_job_that_runs_joins_it(relay: RelayCore, jobs: Jobs, data_dir: Path) -> None:
+async def test_a_request_for_a_running_job_joins_it(relay: RelayCore, jobs: Jobs, data_dir: Path) -> None:
     changes: list[bool] = []
     jobs.on_change = lambda: changes.append(state(jobs, "retention").running)
     async with asyncio.TaskGroup() as group, relay.bus.lifecycle.lock:
@@ -167,7 +167,7 @@ async def test_whoever_asks_for_a_job_that_runs_joins_it(relay: RelayCore, jobs:
         assert (state(jobs, "retention").running, state(jobs, "retention").last) == (True, begun)
         waiters = [group.create_task(jobs.run("retention")) for _ in range(3)]
         await asyncio.sleep(0)
-        waiters[0].cancel()  # who gives up waiting stops nobody
+        waiters[0].cancel()  # a cancelled waiter does not stop the run
         await asyncio.sleep(0)
         assert state(jobs, "retention").running
     assert waiters[0].cancelled()
@@ -261,7 +261,7 @@ async def test_our_own_spark_part_is_what_runs_by_default(
     monkeypatch.chdir(elsewhere)
     monkeypatch.setenv("PYTHONPATH", str(installed))
     monkeypatch.syspath_prepend(installed)
-    jobs.look_around()
+    jobs.check_schedule()
     assert state(jobs, "metrics").problem is None
     for asked, options in ((None, []), (JobArguments(since="2020-01-30", until="2020-02-01"), SPAN)):
         run = await jobs.run("metrics", asked)
@@ -274,7 +274,7 @@ async def test_without_the_spark_part_its_job_says_how_to_get_it(
     jobs: Jobs, missing: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == missing else object())
-    jobs.look_around()
+    jobs.check_schedule()
     jobs.apply(OFF.model_copy(update={"metrics": NightlyConfig()}))
     found = state(jobs, "metrics")
     assert found.problem is not None
@@ -302,7 +302,7 @@ def said(done: float, stage: str = "tables", **more: Any) -> str:
 
 @pytest.fixture
 def gate(tmp_path: Path) -> Path:
-    """Return a pipe: whoever reads it waits until somebody has written."""
+    """Return a pipe: its reader waits until a writer has written."""
     os.mkfifo(tmp_path / "gate")
     return tmp_path / "gate"
 
@@ -352,9 +352,9 @@ def progress(jobs: Jobs) -> JobProgress | None:
     ],
 )
 def test_what_only_looks_like_progress_is_output(line: str) -> None:
-    said = RunOutput()
-    assert not said.take(line)
-    assert said == RunOutput()
+    output = RunOutput()
+    assert not output.parse(line)
+    assert output == RunOutput()
 
 
 def test_of_a_result_only_counts_and_days_are_taken() -> None:
@@ -366,11 +366,11 @@ def test_of_a_result_only_counts_and_days_are_taken() -> None:
         "less": -1,
         "more": 10**40,
     }
-    said = RunOutput()
-    assert said.take(json.dumps({"result": {**result, "fine": 0} | {f"n{chr(97 + n)}": n for n in range(26)}}))
-    assert said.reports == ["2026-11-15"]
-    assert set(said.counts) <= {"reports", "fine"} | {f"n{chr(97 + n)}" for n in range(26)}
-    assert len(said.counts) == 20
+    output = RunOutput()
+    assert output.parse(json.dumps({"result": {**result, "fine": 0} | {f"n{chr(97 + n)}": n for n in range(26)}}))
+    assert output.reports == ["2026-11-15"]
+    assert set(output.counts) <= {"reports", "fine"} | {f"n{chr(97 + n)}" for n in range(26)}
+    assert len(output.counts) == 20
 
 
 async def test_a_run_with_other_arguments_is_not_joined(jobs: Jobs, gate: Path) -> None:
@@ -380,7 +380,7 @@ async def test_a_run_with_other_arguments_is_not_joined(jobs: Jobs, gate: Path) 
         running = group.create_task(jobs.run("metrics", asked))
         await until(lambda: progress(jobs) is not None)
         for other in (None, JobArguments(today=True)):
-            with pytest.raises(RelayError, match=r"under way with --date 2020-01-31: .*relay jobs cancel") as caught:
+            with pytest.raises(RelayError, match=r"running with --date 2020-01-31: .*relay jobs cancel") as caught:
                 await jobs.run("metrics", other)
             assert caught.value.code == "job_busy"
         assert jobs.start("metrics", JobArguments(date="2020-01-31")).arguments == asked
@@ -438,7 +438,7 @@ async def test_days_that_have_not_come_and_jobs_without_days_are_told(jobs: Jobs
         JobArguments(since=tomorrow),
         JobArguments(since=str(today), until=tomorrow),
     ):
-        with pytest.raises(RelayError, match=f"{tomorrow} has not come yet: today is {today}") as caught:
+        with pytest.raises(RelayError, match=f"{tomorrow} is in the future: today is {today}") as caught:
             await jobs.run("metrics", asked)
         assert caught.value.code == "invalid_params"
     assert (await jobs.run("metrics", JobArguments(date=str(today)))).outcome == "ok"
@@ -454,7 +454,7 @@ async def test_a_supervisor_that_is_killed_takes_the_process_with_it(tmp_path: P
             await client.run_job("metrics", wait=False)
             await until(lambda: all(path.exists() for path in pids))
         assert not any(map(has_ended, pids))
-        os.kill(daemon.pid, signal.SIGKILL)  # it alone: the child has a group of its own
+        os.kill(daemon.pid, signal.SIGKILL)  # only the daemon: the child has another group
         await until(lambda: all(map(has_ended, pids)))
 
 
@@ -496,7 +496,7 @@ class Nights:
     async def look(self) -> int:
         """Return how many runs a look at the clock has begun."""
         before = self.runs
-        self.jobs.look_around()
+        self.jobs.check_schedule()
         await until(lambda: not state(self.jobs, "metrics").running)
         return self.runs - before
 
@@ -562,7 +562,7 @@ async def test_a_night_is_not_missed_without_events_or_with_a_whole_report(
     nights.set(output=f"file://{tmp_path}/out")
     nights.has_report(within=tmp_path / "out")
     assert await nights.look() == 0
-    nights.set(output="s3a://bucket/out")  # nobody here can know
+    nights.set(output="s3a://bucket/out")  # stored elsewhere
     assert await nights.look() == 0
     nights.set(enabled=False)
     nights.has_report(made=1)
@@ -609,10 +609,10 @@ async def test_the_schedule_as_it_comes(jobs: Jobs) -> None:
     jobs.apply(JobsConfig())
     now = SystemClock().now_ms()
     assert {name: state(jobs, name).schedule for name in NAMES} == {
-        "expire": "every 60 s",
-        "purge": "every 60 min",
-        "unread": "every 60 min",
-        "retention": "every 24 h",
+        "expire": "every 1 min",
+        "purge": "every 1 h",
+        "unread": "every 1 h",
+        "retention": "every 1 d",
         "index": "every 10 min",
         "metrics": "daily at 02:15 UTC",
     }
@@ -697,7 +697,7 @@ async def test_after_the_clock_went_on_a_job_runs_once(relay: RelayCore, jobs: J
     jobs.apply(OFF.model_copy(update={"expire": JobConfig(every_secs=60)}))
     jobs.scheduler.modify_job("expire", next_run_time=datetime.now(UTC) - timedelta(days=365 * 50))
     await until(lambda: (last := state(jobs, "expire").last) is not None and last.outcome == "ok")
-    jobs.look_around()
+    jobs.check_schedule()
     await asyncio.sleep(0)
     assert [event.status for event in await job_events(relay, data_dir)] == ["started", "ok"]
 
@@ -709,7 +709,7 @@ async def test_after_the_clock_went_back_no_job_waits_for_longer_than_its_period
         jobs.scheduler.modify_job(
             name, next_run_time=datetime.now(UTC) + timedelta(hours=1 if name == "expire" else 9000)
         )
-    jobs.look_around()
+    jobs.check_schedule()
     for name in NAMES:
         if name in ("purge", "unread", "index"):
             assert state(jobs, name).next_run == before[name]

@@ -157,7 +157,7 @@ def test_what_a_child_wrote_before_its_exit_is_read_after_it(
             running = group.create_task(program("flood", tmp_path / "own.pid", size, limit=2 * size))
             await until(lambda: (tmp_path / "own.pid").exists() and (tmp_path / "own.pid").read_text() != "")
             with suppress(ChildProcessError):  # it may be over already
-                # It holds the loop, so that nobody reads until the child is gone.
+                # It blocks the loop, so that nothing is read until the child has exited.
                 os.waitid(os.P_PID, pids("own.pid"), os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222
         return running.result()
 

@@ -17,8 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay_core.config import LogsConfig
-from relay_supervisor.observability.logs import configure_logging, restore
+from relay_supervisor.observability.logs import configure_logging
 from relay_supervisor.observability.redaction import REDACTED, redact, redact_text
+from tests.kit.logs import restored_logging
 
 Format = Literal["human", "json"]
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
@@ -79,7 +80,7 @@ SECRET_NAMES = [
 
 @pytest.fixture(autouse=True)
 def _undo() -> Iterator[None]:
-    with restore():
+    with restored_logging():
         yield
 
 
@@ -174,7 +175,7 @@ def test_everything_can_be_undone() -> None:
     root = logging.getLogger()
     logging.getLogger("asyncio").setLevel(logging.DEBUG)
     before = (root.handlers[:], root.level, logging.getLogger("asyncio").level)
-    with restore():
+    with restored_logging():
         configure_logging(LogsConfig(level="debug"), stream=io.StringIO())
         assert root.handlers != before[0]
     assert (root.handlers, root.level, logging.getLogger("asyncio").level) == before
@@ -357,7 +358,7 @@ def test_foreign_text_forges_neither_a_line_nor_an_escape_sequence(format: Forma
 @given(st.text(), st.dictionaries(st.text(), st.text() | st.floats() | st.binary() | st.none(), max_size=3))
 def test_any_text_makes_one_line_that_can_be_encoded(text: str, fields: dict[str, Any]) -> None:
     for format in ("human", "json"):
-        with restore():
+        with restored_logging():
             line = logged(
                 "human" if format == "human" else "json",
                 lambda log: log.info("%s", text, extra={"field": fields, "text": text}),
@@ -413,7 +414,7 @@ def test_a_field_that_cannot_be_shown_costs_only_itself(format: Format) -> None:
     assert "event" in text
 
 
-def test_a_closed_stream_fails_nobody(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_closed_stream_fails_no_caller(capfd: pytest.CaptureFixture[str]) -> None:
     stream = io.StringIO()
     configure_logging(LogsConfig(), stream=stream)
     stream.close()
@@ -422,7 +423,7 @@ def test_a_closed_stream_fails_nobody(capfd: pytest.CaptureFixture[str]) -> None
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_full_disk_fails_nobody(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_fails_no_caller(capfd: pytest.CaptureFixture[str]) -> None:
     stream = open("/dev/full", "w")  # noqa: SIM115
     configure_logging(LogsConfig(), stream=stream)
     for _ in range(1_000):
@@ -432,7 +433,7 @@ def test_a_full_disk_fails_nobody(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_reader_that_went_away_fails_nobody(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_reader_that_went_away_fails_no_caller(capfd: pytest.CaptureFixture[str]) -> None:
     reader, writer = os.pipe()
     stream = open(writer, "w")  # noqa: SIM115
     os.close(reader)

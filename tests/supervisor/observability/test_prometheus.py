@@ -17,7 +17,7 @@ from relay_core import BackpressureConfig, CircuitBreakerConfig, RelayConfig, Re
 from relay_core.errors import ConfigError
 from relay_core.rules.breaker import CircuitState
 from relay_supervisor.observability import prometheus, prometheus_metrics
-from relay_supervisor.observability.prometheus import LIMITS, PrometheusServer
+from relay_supervisor.observability.prometheus import LIMITS, serve_metrics
 
 CONFIG = RelayConfig(
     durability="os",
@@ -35,9 +35,9 @@ async def relay(data_dir: Path) -> AsyncIterator[RelayCore]:
 
 
 @pytest.fixture
-async def server(relay: RelayCore) -> AsyncIterator[PrometheusServer]:
-    async with PrometheusServer(relay, 0) as server:
-        yield server
+async def port(relay: RelayCore) -> AsyncIterator[int]:
+    async with serve_metrics(relay, 0) as port:
+        yield port
 
 
 async def exchange(port: int, request: bytes) -> tuple[str, bytes]:
@@ -62,8 +62,8 @@ def request(path: str = "/metrics", method: str = "GET", host: str = "127.0.0.1:
     return f"{method} {path} HTTP/1.1\r\nHost: {host}\r\nAccept: */*\r\n\r\n".encode()
 
 
-async def scrape(server: PrometheusServer) -> Series:
-    head, body = await exchange(server.port, request())
+async def scrape(port: int) -> Series:
+    head, body = await exchange(port, request())
     assert head.startswith("HTTP/1.1 200 OK\r\n")
     samples = [sample for family in text_string_to_metric_families(body.decode()) for sample in family.samples]
     found = {(sample.name, frozenset(sample.labels.items())): sample.value for sample in samples}
@@ -78,12 +78,12 @@ def series(name: str, **labels: str) -> tuple[str, frozenset[tuple[str, str]]]:
 # What is shown
 
 
-async def test_a_scrape_shows_what_the_bus_has_counted(relay: RelayCore, server: PrometheusServer) -> None:
+async def test_a_scrape_shows_what_the_bus_has_counted(relay: RelayCore, port: int) -> None:
     await relay.register_endpoint("relay.agent.a")
     await relay.publish("relay.agent.a", {"content": "x"}, sender="relay.agent.b")
     await relay.publish("relay.agent.a", {"content": "x"}, sender="relay.agent.b")
     await relay.publish("relay.nobody", {}, sender="relay.agent.b")
-    found = await scrape(server)
+    found = await scrape(port)
     metrics = relay.metrics()
     assert found[series("relay_publishes_total")] == metrics.publishes == 3
     assert found[series("relay_published_bytes_total")] == metrics.bytes > 0
@@ -97,13 +97,13 @@ async def test_a_scrape_shows_what_the_bus_has_counted(relay: RelayCore, server:
     assert found[series("relay_sender_usage_max_ratio")] == pytest.approx(0.03)
 
 
-async def test_a_scrape_shows_every_mailbox(relay: RelayCore, server: PrometheusServer) -> None:
+async def test_a_scrape_shows_every_mailbox(relay: RelayCore, port: int) -> None:
     await relay.register_endpoint("relay.agent.a")
     for _ in range(3):
         await relay.publish("relay.agent.a", {}, sender="relay.agent.b")
     await relay.claim("relay.agent.a")
     labels = {"subject": "relay.agent.a", "kind": "endpoint"}
-    found = await scrape(server)
+    found = await scrape(port)
     assert found[series("relay_mailboxes")] == 1
     assert found[series("relay_mailboxes_hidden")] == 0
     assert found[series("relay_mailbox_waiting_messages", **labels)] == 2
@@ -114,11 +114,11 @@ async def test_a_scrape_shows_every_mailbox(relay: RelayCore, server: Prometheus
     assert found[series("relay_mailbox_degraded", **labels)] == 0
 
 
-async def test_latencies_are_in_seconds(relay: RelayCore, server: PrometheusServer) -> None:
+async def test_latencies_are_in_seconds(relay: RelayCore, port: int) -> None:
     await relay.subscribe("relay.agent.a", lambda envelope: None)
     await relay.publish("relay.agent.a", {}, sender="relay.agent.b")
     await relay.idle()
-    found = await scrape(server)
+    found = await scrape(port)
     total = relay.metrics().total_us
     assert total.p50 is not None
     assert found[series("relay_delivery_latency_seconds_count", step="total")] == 1
@@ -127,14 +127,12 @@ async def test_latencies_are_in_seconds(relay: RelayCore, server: PrometheusServ
     )
 
 
-async def test_breakers_are_counted_and_those_that_are_not_closed_are_named(
-    relay: RelayCore, server: PrometheusServer
-) -> None:
+async def test_breakers_are_counted_and_those_that_are_not_closed_are_named(relay: RelayCore, port: int) -> None:
     for name in ("a", "b"):
         await relay.register_endpoint(f"relay.agent.{name}")
         await relay.publish(f"relay.agent.{name}", {}, sender="x")
     relay.force_breaker("relay.agent.b", CircuitState.OPEN, "test")
-    found = await scrape(server)
+    found = await scrape(port)
     assert found[series("relay_breakers", state="open")] == 1
     assert found[series("relay_breakers", state="closed")] == 1
     named = {key: value for key, value in found.items() if key[0] == "relay_breaker_state"}
@@ -143,28 +141,28 @@ async def test_breakers_are_counted_and_those_that_are_not_closed_are_named(
 
 
 async def test_only_the_fullest_mailboxes_are_named_beyond_the_limit(
-    relay: RelayCore, server: PrometheusServer, monkeypatch: pytest.MonkeyPatch
+    relay: RelayCore, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prometheus_metrics, "MAX_MAILBOXES", 2)
     for name in "abcd":
         await relay.register_endpoint(f"relay.agent.{name}")
     for subject in ("relay.agent.b", "relay.agent.d", "relay.agent.d"):
         await relay.publish(subject, {}, sender="x")
-    found = await scrape(server)
+    found = await scrape(port)
     assert found[series("relay_mailboxes")] == 4
     assert found[series("relay_mailboxes_hidden")] == 2
     named = {dict(labels)["subject"] for name, labels in found if name == "relay_mailbox_waiting_messages"}
     assert named == {"relay.agent.b", "relay.agent.d"}
 
 
-async def test_senders_are_never_named(relay: RelayCore, server: PrometheusServer) -> None:
+async def test_senders_are_never_named(relay: RelayCore, port: int) -> None:
     await relay.publish("relay.nobody", {}, sender="relay.agent.secretive")
-    _, body = await exchange(server.port, request())
+    _, body = await exchange(port, request())
     assert b"secretive" not in body
 
 
-async def test_every_name_has_our_prefix_and_counters_end_in_total(server: PrometheusServer) -> None:
-    _, body = await exchange(server.port, request())
+async def test_every_name_has_our_prefix_and_counters_end_in_total(port: int) -> None:
+    _, body = await exchange(port, request())
     kinds = {}
     for line in body.decode().splitlines():
         if line.startswith("# TYPE "):
@@ -176,7 +174,7 @@ async def test_every_name_has_our_prefix_and_counters_end_in_total(server: Prome
     }
 
 
-async def test_the_bus_is_read_on_its_own_thread_only(relay: RelayCore, server: PrometheusServer) -> None:
+async def test_the_bus_is_read_on_its_own_thread_only(relay: RelayCore, port: int) -> None:
     threads: set[int] = set()
 
     def note(frame: Any, event: str, arg: object) -> None:
@@ -186,7 +184,7 @@ async def test_the_bus_is_read_on_its_own_thread_only(relay: RelayCore, server: 
     threading.setprofile(note)  # for threads that start from now on: the one that makes the text
     sys.setprofile(note)
     try:
-        await scrape(server)
+        await scrape(port)
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
@@ -196,12 +194,12 @@ async def test_the_bus_is_read_on_its_own_thread_only(relay: RelayCore, server: 
 # HTTP
 
 
-async def test_the_answer_is_prometheus_text(server: PrometheusServer) -> None:
-    head, body = await exchange(server.port, request())
+async def test_the_answer_is_prometheus_text(port: int) -> None:
+    head, body = await exchange(port, request())
     assert "Content-Type: text/plain; version=0.0.4; charset=utf-8" in head
     assert f"Content-Length: {len(body)}" in head
     assert "Connection: close" in head
-    head, body = await exchange(server.port, request(method="HEAD"))
+    head, body = await exchange(port, request(method="HEAD"))
     assert head.startswith("HTTP/1.1 200")
     assert body == b""
 
@@ -231,24 +229,24 @@ async def test_the_answer_is_prometheus_text(server: PrometheusServer) -> None:
     ],
     ids=lambda value: value[:60].decode("latin-1") if isinstance(value, bytes) else str(value),
 )
-async def test_what_is_answered_to_what(server: PrometheusServer, asked: bytes, status: int) -> None:
-    head, _ = await exchange(server.port, asked)
+async def test_what_is_answered_to_what(port: int, asked: bytes, status: int) -> None:
+    head, _ = await exchange(port, asked)
     assert head.split(" ")[1] == str(status)
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /met"], ids=["nothing", "half a request"])
 async def test_a_slow_request_is_closed(relay: RelayCore, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
     monkeypatch.setattr(prometheus, "LIMITS", LIMITS._replace(idle_secs=0.05))
-    async with PrometheusServer(relay, 0) as server:
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    async with serve_metrics(relay, 0) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(sent)
         await until_closed(reader)
         writer.transport.abort()
 
 
-async def test_idle_connections_do_not_lock_a_scrape_out(server: PrometheusServer) -> None:
-    held = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(LIMITS.max_connections)]
-    await scrape(server)
+async def test_idle_connections_do_not_lock_a_scrape_out(port: int) -> None:
+    held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(LIMITS.max_connections)]
+    await scrape(port)
     await until_closed(held[0][0])
     held[1][1].write(request())
     assert (await held[1][0].read()).startswith(b"HTTP/1.1 200")
@@ -256,15 +254,15 @@ async def test_idle_connections_do_not_lock_a_scrape_out(server: PrometheusServe
         each.transport.abort()
 
 
-async def test_many_scrapes_at_once_are_all_answered(server: PrometheusServer) -> None:
-    found = await asyncio.gather(*(scrape(server) for _ in range(8)))
+async def test_many_scrapes_at_once_are_all_answered(port: int) -> None:
+    found = await asyncio.gather(*(scrape(port) for _ in range(8)))
     assert len(found) == 8
 
 
-async def test_it_listens_on_the_loopback_alone(server: PrometheusServer) -> None:
+async def test_it_listens_on_the_loopback_alone(port: int) -> None:
     for host in ("127.0.0.2", "::1"):
         with pytest.raises(OSError):  # noqa: PT011
-            await asyncio.open_connection(host, server.port)
+            await asyncio.open_connection(host, port)
 
 
 # Lifecycle
@@ -272,10 +270,9 @@ async def test_it_listens_on_the_loopback_alone(server: PrometheusServer) -> Non
 
 async def test_closing_does_not_wait_for_idle_readers(relay: RelayCore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prometheus, "LIMITS", LIMITS._replace(idle_secs=600))
-    async with PrometheusServer(relay, 0) as server:
-        port = server.port
+    async with serve_metrics(relay, 0) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        await scrape(server)
+        await scrape(port)
     await until_closed(reader)
     writer.transport.abort()
     with pytest.raises(ConnectionRefusedError):
@@ -286,8 +283,8 @@ async def test_a_closed_bus_is_reported(data_dir: Path) -> None:
     relay = RelayCore(data_dir, config=CONFIG)
     async with relay:
         pass
-    async with PrometheusServer(relay, 0) as server:
-        head, _ = await exchange(server.port, request())
+    async with serve_metrics(relay, 0) as port:
+        head, _ = await exchange(port, request())
         assert head.startswith("HTTP/1.1 503 ")
 
 
@@ -295,7 +292,7 @@ async def test_a_port_that_is_taken_is_named(relay: RelayCore) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(ConfigError, match=f"127.0.0.1:{port}") as caught:
-            async with PrometheusServer(relay, port):
+            async with serve_metrics(relay, port):
                 pass
     assert caught.value.key == "prometheus.port"
 
@@ -303,5 +300,5 @@ async def test_a_port_that_is_taken_is_named(relay: RelayCore) -> None:
 async def test_a_missing_package_names_the_extra(relay: RelayCore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with pytest.raises(ConfigError, match=r"relay-bus\[prometheus\]"):
-        async with PrometheusServer(relay, 0):
+        async with serve_metrics(relay, 0):
             pass

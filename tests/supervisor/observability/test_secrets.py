@@ -10,8 +10,9 @@ from urllib.parse import quote
 import pytest
 
 from relay_core.config import LogsConfig
-from relay_supervisor.observability.logs import configure_logging, restore
+from relay_supervisor.observability.logs import configure_logging
 from relay_supervisor.observability.secrets import SecretRedactor
+from tests.kit.logs import restored_logging
 
 SECRET = 'pa"ss/wörd zxq'
 
@@ -56,7 +57,7 @@ def test_an_old_secret_stays_one() -> None:
 def test_a_log_line_has_none_wherever_it_comes_from(format: str) -> None:
     redactor, stream = SecretRedactor(), io.StringIO()
     redactor.add([SECRET])
-    with restore():
+    with restored_logging():
         configure_logging(LogsConfig.model_validate({"format": format}), stream=stream, redact=redactor.redact)
         logging.getLogger("somebody.else").warning("cannot reach https://example.com/%s", quote(SECRET, safe=""))
         try:

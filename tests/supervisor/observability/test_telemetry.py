@@ -197,7 +197,7 @@ async def test_a_failure_is_an_error_with_its_reason_but_without_secrets(collect
     assert b"hunter2" not in collector.requests[0].SerializeToString()
 
 
-async def test_a_message_that_nobody_listened_for_is_no_error(collector: Collector) -> None:
+async def test_a_message_without_subscribers_is_no_error(collector: Collector) -> None:
     (span,) = await exported(collector, delivery(status="no_subscriber", code="no_subscriber", reason="nobody"))
     assert span.status.code == Status.STATUS_CODE_UNSET
 

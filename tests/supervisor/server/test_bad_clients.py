@@ -1,4 +1,4 @@
-"""Clients without manners: each is bounded, hurts nobody else, and what it held is parked."""
+"""Misbehaving clients: each is bounded, affects no other client, and its in-flight messages are dead-lettered."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ for line in lines:
     sys.stdout.write(line)
     sys.stdout.flush()
 """
-"""A client in a process of its own, which asks, prints whatever comes, and stays."""
+"""A client in a separate process, which sends requests, prints the answers, and stays."""
 
 pytestmark = pytest.mark.bus(FREE, endpoints=[A])
 
@@ -90,7 +90,7 @@ async def letters(relay: RelayCore, count: int) -> list[DeadLetter]:
     return await relay.dead_letters()
 
 
-async def test_a_client_that_asks_for_much_and_never_reads_costs_no_memory_and_nobody_else(tmp_path: Path) -> None:
+async def test_a_client_that_asks_for_much_and_never_reads_costs_no_memory_and_no_other_client(tmp_path: Path) -> None:
     async with a_daemon(tmp_path, UNLIMITED) as daemon, daemon.client() as client:
         await client.register_endpoint(A)
         for _ in range(20):
@@ -157,13 +157,14 @@ async def test_a_subscriber_that_never_reads_fails_its_deliveries_and_its_breake
                 await raw.call("publish", **message(A, 900_000))
 
             async def opened() -> bool:
-                return any(one["state"] == "OPEN" for one in (await raw.call("breakers.list"))["breakers"])
+                return any(breaker["state"] == "OPEN" for breaker in (await raw.call("breakers.list"))["breakers"])
 
             await until(opened)
             await raw.call("publish", **message("relay.agent.good"))
             await good.call("ack", deliveryId=(await good.note())["deliveryId"])
             assert await codes(raw) == {"timeout": 5}
-            [depth] = [one["depth"] for one in (await raw.call("mailboxes.list"))["mailboxes"] if one["subject"] == A]
+            mailboxes = (await raw.call("mailboxes.list"))["mailboxes"]
+            [depth] = [mailbox["depth"] for mailbox in mailboxes if mailbox["subject"] == A]
             assert depth == 7  # they wait until it is tried again
         finally:
             connected.close()
@@ -197,7 +198,7 @@ def message(subject: str, size: int = 10) -> dict[str, Any]:
 
 async def codes(raw: Raw) -> dict[str, int]:
     """Return the dead letters' codes, counted."""
-    return {one["code"]: one["count"] for one in (await raw.call("deadletters.groups"))["groups"]}
+    return {group["code"]: group["count"] for group in (await raw.call("deadletters.groups"))["groups"]}
 
 
 async def test_a_line_that_is_never_completed_ends_the_connection(
@@ -315,11 +316,11 @@ async def test_300_connections_opened_and_dropped_at_once_leave_nothing(tmp_path
         before = open_files(daemon)
         for _ in range(3):
             opened = [socket.socket(socket.AF_UNIX) for _ in range(300)]
-            for number, one in enumerate(opened):
-                one.connect(str(daemon.socket))
-                one.send([request("server.ping", {}, 1), b'{"half', request("state.watch", {}, 1)][number % 3])
-            for one in opened:
-                one.close()
+            for number, sock in enumerate(opened):
+                sock.connect(str(daemon.socket))
+                sock.send([request("server.ping", {}, 1), b'{"half', request("state.watch", {}, 1)][number % 3])
+            for sock in opened:
+                sock.close()
 
         async def gone() -> bool:
             return (await client.status()).connections == 1 and open_files(daemon) <= before
@@ -333,23 +334,23 @@ async def test_one_connection_too_many_is_told_so_and_the_others_work(
     monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 5)
     async with a_supervisor(data_dir) as supervisor, AsyncExitStack() as stack:
         allowed = [await stack.enter_async_context(Raw(supervisor.socket)) for _ in range(5)]
-        for one in allowed:
-            await one.call("server.ping")
+        for client in allowed:
+            await client.call("server.ping")
         for _ in range(3):
             async with Raw(supervisor.socket) as extra:
                 extra.ask("server.ping")
                 [said] = await extra.over()
                 assert kind(said) == ("RelayError", "refused")
                 assert "5 connections" in said["error"]["message"]
-        for one in allowed:
-            await one.call("server.ping")
+        for client in allowed:
+            await client.call("server.ping")
         await allowed[0].close()
         await until(lambda: len(supervisor.context.connections) == 4)
         async with Raw(supervisor.socket) as next_one:
             await next_one.call("server.ping")
 
 
-async def test_whoever_closes_its_end_first_still_gets_every_answer(supervisor: Supervisor) -> None:
+async def test_a_client_that_closes_its_end_first_still_gets_every_answer(supervisor: Supervisor) -> None:
     async with Raw(supervisor.socket) as raw:
         asked = [raw.ask("inbox.peek", subject=A) for _ in range(200)]
         asked += [raw.ask("publish", subject=A, **{"from": "relay.agent.s"}, payload={}) for _ in range(200)]
@@ -450,7 +451,7 @@ async def test_one_long_note_to_many_subscriptions_of_a_client_is_sent_at_its_pa
             assert connection.transport.get_write_buffer_size() < 4 * MB  # of 100 that the notes have
         greedy.reader._transport.resume_reading()  # type: ignore[attr-defined]
         came = [await greedy.frame() or {} for _ in range(2)]  # one of them may be the answer
-        assert kind_of_note in [one.get("method") for one in came]
+        assert kind_of_note in [frame.get("method") for frame in came]
 
 
 async def test_pipelined_publishes_to_a_pattern_are_made_one_by_one_and_in_order(
@@ -466,12 +467,12 @@ async def test_pipelined_publishes_to_a_pattern_are_made_one_by_one_and_in_order
         first.send(request("publish", {**message(A), "payload": {"content": "last"}}, 100))
         await first.frame()
         await other.call("publish", **message("relay.crowd.0"))
-        [depth] = [one.depth for one in relay.mailboxes() if one.subject == "relay.crowd.0"]
+        [depth] = [mailbox.depth for mailbox in relay.mailboxes() if mailbox.subject == "relay.crowd.0"]
         assert depth < 50  # of 201: it did not wait for what the others have asked for
         ids = [(await first.frame() or {})["id"] for _ in range(100)]
         assert ids == list(range(1, 101))
         for _ in range(100):
             assert "result" in (await second.frame() or {})
-        mine = [one.payload["content"] for one in await relay.inbox(A, limit=1000)]
+        mine = [message.payload["content"] for message in await relay.inbox(A, limit=1000)]
         assert len(mine) == 201
         assert mine.index("last") >= 100  # after its own hundred, whatever the other connection has added

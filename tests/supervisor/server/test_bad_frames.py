@@ -1,4 +1,4 @@
-"""50,000 bad frames: each gets an error or ends its connection, and nobody else notices."""
+"""50,000 bad frames: each gets an error or ends its connection, and no other client notices."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def main():
 
 asyncio.run(main())
 """
-"""Publishes in a process of its own until it is told to stop; each must be answered."""
+"""Publishes in a separate process until it is stopped; each publish must be answered."""
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ async def test_50000_bad_frames_get_an_error_or_end_their_connection_and_leave_n
         await until(lambda: open_files(daemon)["socket"] == before["socket"])
         assert open_files(daemon).total() <= before.total() + 3  # the event log and the journal may have gone on
         mailboxes = (await operator.call("mailboxes.list"))["mailboxes"]
-        assert {one["subject"]: one["depth"] for one in mailboxes} == {GOOD: published + 1}
+        assert {mailbox["subject"]: mailbox["depth"] for mailbox in mailboxes} == {GOOD: published + 1}
         assert (await operator.call("deadletters.list"))["total"] == 0
         assert "Traceback" not in daemon.output()
         assert await daemon.stop() == 0

@@ -83,33 +83,33 @@ async def test_a_cheap_request_passes_the_backlog_of_many_costly_connections(tim
         cheap = await stack.enter_async_context(client())
         await cheap.call("0")
         greedy = [await stack.enter_async_context(client()) for _ in range(GREEDY)]
-        for one in greedy:
+        for raw in greedy:
             for _ in range(BACKLOG):
-                one.ask("0.01")
-        for one in greedy:
-            await one.frame()  # all of them are ahead of their share now, and have more to ask for
+                raw.ask("0.01")
+        for raw in greedy:
+            await raw.frame()  # all of them are ahead of their share now, and have more to ask for
         before = len(service.begun)
         await cheap.call("0")
         between = service.begun[before:].index("0")
         assert between <= 3  # of GREEDY connections that each have a request waiting
-        for one in greedy:
+        for raw in greedy:
             for _ in range(BACKLOG - 1):
-                assert "result" in (await one.frame() or {})
+                assert "result" in (await raw.frame() or {})
     assert service.begun.count("0.01") == GREEDY * BACKLOG
 
 
 async def test_a_costly_turn_begins_one_request(time: Time) -> None:
     service = Costs(time)
     async with served(service) as client, client() as first, client() as second:
-        for one in (first, second):
-            one.ask("0.01")  # it is ahead of its share from now on
-            await one.frame()
-        for name, one in (("0.001", first), ("0.002", second)):
+        for raw in (first, second):
+            raw.ask("0.01")  # it is ahead of its share from now on
+            await raw.frame()
+        for name, raw in (("0.001", first), ("0.002", second)):
             for _ in range(4):
-                one.ask(name)
-        for one in (first, second):
+                raw.ask(name)
+        for raw in (first, second):
             for _ in range(4):
-                await one.frame()
+                await raw.frame()
     assert service.begun[2:] == ["0.001", "0.002"] * 4
 
 

@@ -43,7 +43,7 @@ async def test_a_token_publishes_as_its_subject_and_no_other(agent: Raw, relay: 
     sent = await agent.call("publish", **message(A))
     assert await agent.refusal("publish", **message(B)) == ("AccessDenied", "sender_not_yours")
     batch = await agent.call("publish.batch", messages=[message(B), message(A), message("relay.agent.c")])
-    assert [one.get("error", {}).get("data", {}).get("code") for one in batch["results"]] == [
+    assert [result.get("error", {}).get("data", {}).get("code") for result in batch["results"]] == [
         "sender_not_yours",
         None,
         "sender_not_yours",
@@ -79,16 +79,16 @@ class Bridge:
 
 @pytest.mark.parametrize("sender", ["relay.system", "relay.system.jobs", "relay.adapter.x", "relay.human.bridge.ann"])
 @pytest.mark.parametrize("who", ["operator", "a token for people"])
-async def test_nobody_publishes_as_the_bus_or_for_an_adapter(
+async def test_no_client_publishes_as_the_bus_or_for_an_adapter(
     supervisor: Supervisor, operator: Raw, relay: RelayCore, who: str, sender: str
 ) -> None:
     async with Raw(supervisor.socket) as raw:
         if who != "operator":
             await authenticate(raw, operator, "relay.human.>")
         await relay.add_adapter(Bridge())
-        for one in (raw, operator):
-            assert (await one.refusal("publish", **message(sender)))[1] == "sender_reserved"
-            batch = await one.call("publish.batch", messages=[message(sender)])
+        for client in (raw, operator):
+            assert (await client.refusal("publish", **message(sender)))[1] == "sender_reserved"
+            batch = await client.call("publish.batch", messages=[message(sender)])
             assert batch["results"][0]["error"]["data"]["code"] == "sender_reserved"
     assert await relay.inbox(B) == []
 
@@ -110,7 +110,7 @@ async def test_10000_spoofed_senders_are_refused_and_none_is_stored(
         others = names[1::2]
         for at in range(0, len(others), 100):
             batch = await raw.call("publish.batch", messages=[message(name) for name in others[at : at + 100]])
-            outcomes += [one.get("error") for one in batch["results"]]
+            outcomes += [result.get("error") for result in batch["results"]]
         assert len(outcomes) == spoofs
         assert {(error or {}).get("data", {}).get("error") for error in outcomes} <= {"AccessDenied", "InvalidSubject"}
         assert (await raw.call("publish", **message(A)))["deliveredTo"] == 1
@@ -126,7 +126,7 @@ def files_in_mailboxes(data_dir: Path) -> list[Path]:
 
 
 def spoofed(random: Random, *, strict: bool) -> Iterator[str]:
-    """Return names that look like `A` and are not; unless strict, only those that nobody may have."""
+    """Return names that look like `A` and are not; unless strict, only those that no client may have."""
     fixed = [
         *("", ".", "..", "*", ">", "relay", "relay.", ".relay", "relay.agent", "relay.agent.", "relay.agent..a"),
         *("relay.agent.*", "relay.agent.>", "relay.*.a", "*.agent.a", "relay.>", "relay.agent.a*", "relay.agent.a>"),
@@ -294,16 +294,16 @@ async def test_a_removed_tokens_connections_are_closed_and_begin_nothing_more(
             raw.send(request("publish", message(A, payload={"n": number}), number))
         assert (await raw.frame() or {})["id"] == 0  # under way
         await operator.call("tokens.remove", id=made["info"]["id"])
-        stored = sum(one.depth for one in relay.mailboxes())
+        stored = sum(mailbox.depth for mailbox in relay.mailboxes())
         await raw.over()
         for _ in range(50):
             await operator.call("server.ping")
-        assert sum(one.depth for one in relay.mailboxes()) == stored < 1000
+        assert sum(mailbox.depth for mailbox in relay.mailboxes()) == stored < 1000
         assert await again.refusal("server.hello", token=made["token"]) == ("AccessDenied", "bad_token")
         await other.call("publish", **message(B))
 
 
-# Where everybody needs a token
+# Where every client needs a token
 
 
 async def test_without_a_token_nothing_but_hello_is_answered_where_tokens_are_required(data_dir: Path) -> None:
@@ -331,7 +331,7 @@ async def test_without_a_token_nothing_but_hello_is_answered_where_tokens_are_re
 async def test_the_client_finds_the_operators_token_by_itself_where_tokens_are_required(
     data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))  # whoever only has the socket finds nothing there
+    monkeypatch.setenv("HOME", str(tmp_path))  # a process with only the socket finds nothing there
     config = FREE.model_copy(update={"auth": AuthConfig(require_tokens=True)})
     async with a_supervisor(data_dir, config) as supervisor:
         async with RelayClient(supervisor.socket, data_dir=data_dir) as client:

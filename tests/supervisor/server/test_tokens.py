@@ -114,7 +114,7 @@ def test_a_removed_token_is_good_for_nothing(path: Path) -> None:
     tokens.remove(gone.id)
     assert tokens.check(gone_token) is None
     assert tokens.check(kept_token) == kept
-    assert (tokens.is_good(kept), tokens.is_good(gone)) == (True, False)
+    assert (tokens.is_valid(kept), tokens.is_valid(gone)) == (True, False)
     assert loaded(path).list() == [kept]
 
 
@@ -167,22 +167,22 @@ SUBJECT = st.lists(st.sampled_from(["a", "b"]), min_size=1, max_size=4).map(".".
 
 
 @given(PATTERN, PATTERN, SUBJECT)
-def test_patterns_that_share_a_subject_overlap(one: str, other: str, subject: str) -> None:
-    if matches_pattern(subject, one) and matches_pattern(subject, other):
-        assert _overlap(one, other)
+def test_patterns_that_share_a_subject_overlap(pattern: str, other: str, subject: str) -> None:
+    if matches_pattern(subject, pattern) and matches_pattern(subject, other):
+        assert _overlap(pattern, other)
 
 
 @given(PATTERN, PATTERN)
-def test_patterns_that_overlap_share_a_subject(one: str, other: str) -> None:
-    if _overlap(one, other):
-        longest = max(one, other, key=lambda pattern: pattern.count("."))
-        other = one if longest == other else other
+def test_patterns_that_overlap_share_a_subject(pattern: str, other: str) -> None:
+    if _overlap(pattern, other):
+        longest = max(pattern, other, key=lambda pattern: pattern.count("."))
+        other = pattern if longest == other else other
         tokens = [
             other.split(".")[at] if token in "*>" and at < len(other.split(".")) else token
             for at, token in enumerate(longest.split("."))
         ]
         subject = ".".join(token if token not in "*>" else "a" for token in tokens)
-        assert matches_pattern(subject, one)
+        assert matches_pattern(subject, pattern)
         assert matches_pattern(subject, longest)
 
 
