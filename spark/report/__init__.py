@@ -1,5 +1,5 @@
-"""The report that people read: plain rows in, report.json and report.html out. Nothing here knows Spark.
+"""The report: plain rows in, report.json and report.html out. Nothing here imports Spark.
 
-`build` puts a report together (headline, findings, plots, tables), `page` makes the HTML of it. The dashboard and
-``relay report show`` read report.json alone, so whatever they say must be in it.
+`build` assembles the report (headline, findings, plots, tables), `page` renders it as HTML. The dashboard and
+``relay report show`` read only report.json, so everything they show is in it.
 """

@@ -86,9 +86,9 @@ def needed(requirements: Sequence[str]) -> set[str]:
     waiting = [(requirements, "")]
     while waiting:
         wanted, extra = waiting.pop()
-        for one in map(Requirement, wanted):
-            if one.marker is None or one.marker.evaluate({"extra": extra}):
-                new = {(one.name, asked) for asked in ("", *one.extras)} - found
+        for requirement in map(Requirement, wanted):
+            if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
+                new = {(requirement.name, asked) for asked in ("", *requirement.extras)} - found
                 found |= new
                 waiting += [(distribution(name).requires or [], asked) for name, asked in new]
     return {name for name, _ in found}

@@ -86,8 +86,8 @@ class Client:
                     return False
                 await asyncio.sleep(RETRY_SECS)
                 continue
-            rejected = tuple(one["endpointHash"] for one in result.get("rejected", ()))
-            reasons = {one["reason"] for one in result.get("rejected", ())}
+            rejected = tuple(rejection["endpointHash"] for rejection in result.get("rejected", ()))
+            reasons = {rejection["reason"] for rejection in result.get("rejected", ())}
             if result["deliveredTo"] == 0 and reasons and reasons <= LEAVES_NOTHING:
                 self.history.refused[number] = ", ".join(sorted(reasons))
                 return False
@@ -247,7 +247,7 @@ class Operator(Client):
             wire = await self.wire()
             try:
                 page = await wire.call("deadletters.list", limit=200)
-                ids = [one["envelope"]["id"] for one in page["deadLetters"] if one["code"] in REPLAYABLE]
+                ids = [letter["envelope"]["id"] for letter in page["deadLetters"] if letter["code"] in REPLAYABLE]
                 if ids:
                     plan = await wire.call("deadletters.plan", ids=ids)
                     await wire.call("deadletters.run", planId=plan["id"])

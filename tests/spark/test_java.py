@@ -63,8 +63,8 @@ def test_the_home_of_a_java_on_the_path_is_the_one_it_names(tmp_path: Path) -> N
         (SAYS.format("16.0.2"), "Java 16.0.2 is too old"),
         (f'#!/bin/sh\n[ "$1" != {VECTOR} ] || exit 1\necho \'version "11.0.1"\' >&2\n', "Java 11.0.1 is too old"),
         (f'#!/bin/sh\n[ "$1" != {VECTOR} ] || exit 1\necho \'version "25"\' >&2\n', "Java 25 does not start with"),
-        ("#!/bin/sh\nexit 0\n", "it does not say its version"),
-        ("#!/bin/sh\nkill -SEGV $$\n", "it does not say its version"),
+        ("#!/bin/sh\nexit 0\n", "it does not print its version"),
+        ("#!/bin/sh\nkill -SEGV $$\n", "it does not print its version"),
         ("no program", "it cannot be run (Exec format error)"),
         ("#!/bin/sh\n/bin/sleep 1000 & wait\n", "it hangs"),
     ],
@@ -176,8 +176,8 @@ def test_who_comes_second_takes_the_home_of_the_first(tmp_path: Path, monkeypatc
     ours = wheel(tmp_path)
     first = ours.home_for_spark(tmp_path).stat().st_ino
     seen = iter([False])  # it was not there when the second looked
-    whole = java._is_whole
-    monkeypatch.setattr(java, "_is_whole", lambda home: next(seen, None) is None and whole(home))
+    whole = java._is_complete
+    monkeypatch.setattr(java, "_is_complete", lambda home: next(seen, None) is None and whole(home))
     assert ours.home_for_spark(tmp_path).stat().st_ino == first
 
 

@@ -167,10 +167,10 @@ async def test_what_is_said_to_hold_at_once_does_and_what_needs_a_restart_waits_
         assert said["budget.maxHops"] == AT_ONCE
         assert last.delivered_to == 1
         full = await relay.publish(A, "3", sender=B)
-        assert [one.reason for one in full.rejected or ()] == ["backpressure"]
+        assert [rejection.reason for rejection in full.rejected or ()] == ["backpressure"]
         assert said["reliability.backpressure.maxMailboxSize"] == AT_ONCE
         over = await relay.publish(A, "4", sender=B)
-        assert [one.reason for one in over.rejected or ()] == ["rate_limited"]
+        assert [rejection.reason for rejection in over.rejected or ()] == ["rate_limited"]
         assert said["reliability.rateLimit.maxPerWindow"] == AT_ONCE
         assert (bus.config.durability, bus.durability) == ("os", "fsync")
         assert said["durability"] == RESTART

@@ -61,7 +61,7 @@ def recipes() -> Iterator[Recipe]:
             yield Recipe(title, script, printed)
 
 
-RECIPES = {one.title: one for one in recipes()}
+RECIPES = {recipe.title: recipe for recipe in recipes()}
 
 
 def plain(line: str) -> str:
@@ -221,7 +221,7 @@ async def test_a_recipe_works_and_prints_what_the_page_says(title: str, daemon: 
         printed = await shell.run(RECIPES[title].script)
     lines = [plain(line) for line in printed.splitlines()]
     for line in RECIPES[title].printed:
-        assert any(plain(line) in one for one in lines), f"{line!r} is not in:\n{printed}"
+        assert any(plain(line) in output for output in lines), f"{line!r} is not in:\n{printed}"
 
 
 def test_every_section_with_commands_is_run() -> None:
@@ -231,7 +231,7 @@ def test_every_section_with_commands_is_run() -> None:
 def blocks_of_recipe(title: str, *containing: str) -> str:
     section = PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
     found = re.findall(r"^```sh\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
-    return "\n".join(one for one in found if any(words in one for words in containing))
+    return "\n".join(block for block in found if any(words in block for words in containing))
 
 
 async def test_a_copy_of_a_running_bus_has_all_that_was_acknowledged_and_not_handled(
@@ -323,7 +323,7 @@ async def test_a_file_that_a_process_of_the_user_drops_is_asked_nothing(daemon: 
         (box / "tmp" / "dropped").rename(box / "new" / f"{forged['id']}.json")
 
         async def is_there() -> bool:
-            return [one.sender for one in await client.inbox(BACKEND)] == [CI, "relay.system.bus"]
+            return [envelope.sender for envelope in await client.inbox(BACKEND)] == [CI, "relay.system.bus"]
 
         await until(is_there)
 

@@ -31,7 +31,7 @@ ELSEWHERE = ("--demo", "python3 -m tests", "benchmarks compare")
 
 
 def blocks(language: str, containing: str = "") -> list[str]:
-    return [one for one in re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL) if containing in one]
+    return [block for block in re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL) if containing in block]
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ async def run(script: str, place: Path) -> str:
 async def test_every_command_works_in_its_place(place: Path) -> None:
     """From the start of the supervisor to the report, in one shell."""
     (start,), chapters = blocks("sh", "relay-supervisor run &"), blocks("sh")
-    told = [one for one in chapters if one != start and not any(word in one for word in ELSEWHERE)]
+    told = [chapter for chapter in chapters if chapter != start and not any(word in chapter for word in ELSEWHERE)]
     ready = "until relay status > /dev/null 2>&1; do sleep 0.05; done\n"
     printed = await run("\n".join([start, ready, *told, "kill %1; wait %1"]), place)
     assert printed.count("the tests are green") == 2  # in the inbox, and by the subscription
@@ -108,7 +108,7 @@ def test_the_adapters_of_the_example_are_accepted(tmp_path: Path, monkeypatch: p
     (tmp_path / "adapters.json").write_text(example)
     found = read_adapters(tmp_path / "adapters.json")
     assert [prepare(entry, tmp_path, SecretRedactor()).warning for entry in found.entries or ()] == [None, None]
-    assert [one.agent for one in found.bindings] == ["relay.agent.backend"]
+    assert [binding.agent for binding in found.bindings] == ["relay.agent.backend"]
 
 
 @pytest.mark.bus({})

@@ -135,8 +135,8 @@ class StuckProxy:
         except (ExceptionGroup, asyncio.CancelledError):
             pass
         finally:
-            for one in (writer, back):
-                one.transport.abort()
+            for side in (writer, back):
+                side.transport.abort()
             self._tasks.discard(task)
             self._writers.discard(writer)
 
