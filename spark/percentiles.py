@@ -47,10 +47,9 @@ def percentiles(histogram: DataFrame, by: Sequence[str], percents: Sequence[int]
     )
     return ranked.groupBy(*by).agg(
         F.sum("messages").alias("messages"),
-        *(_nearest_rank(percent).alias(f"p{percent}Us") for percent in percents),
+        *(
+            F.min(F.when(F.col("upTo") * 100 >= F.col("all") * percent, F.col("us"))).alias(f"p{percent}Us")
+            for percent in percents
+        ),
         F.max("us").alias("maxUs"),
     )
-
-
-def _nearest_rank(percent: int) -> Column:
-    return F.min(F.when(F.col("upTo") * 100 >= F.col("all") * percent, F.col("us")))

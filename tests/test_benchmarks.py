@@ -1,4 +1,4 @@
-"""The benchmarks run and print what CONTRACT.md says. Times are theirs to print, and nobody's to assert."""
+"""The benchmarks run and print what CONTRACT.md says. No test asserts a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m benchmarks compare` measures whoever is installed, says who is not, and leaves nothing running."""
+"""`python -m benchmarks compare` measures installed contestants, names the missing ones, and leaves nothing running."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_no_server_outlives_its_worker(tmp_path: Path) -> None:
     with under_way(tmp_path, "nats") as (process, says):
         (worker,) = (pid for pid, command in started_in(tmp_path).items() if "compare.worker" in command)
         os.kill(worker, signal.SIGKILL)
-        assert says.read() == "nats ended early, with -9: its own words are above\n"
+        assert says.read() == "nats ended early, with -9: its error is above\n"
         assert process.wait() == 1
     wait_until(lambda: not started_in(tmp_path))
 

@@ -80,7 +80,7 @@ def ingest(
     _clear(tables, day, manifest)
     names = [name for name, taken in new.items() if taken.copy_of is None]
     files = _write(spark, events, tables, day, names) if names else []
-    if not files and any(not _is_blank(events, f"date={day}/{name}") for name in names):
+    if not files and any(chunk.strip() for name in names for chunk in events.chunks(f"date={day}/{name}")):
         raise StorageError(
             f"Spark wrote no visible files to {tables.uri(_home(day))}: "
             "this process, the driver and the workers must share the same storage"
@@ -117,10 +117,6 @@ def _new_segments(events: Storage, day: date, segments: Mapping[str, int], manif
         new[name] = Taken(bytes=segments[name], digest=hexdigest, copy_of=known.get(hexdigest))
         known.setdefault(hexdigest, name)
     return new
-
-
-def _is_blank(events: Storage, name: str) -> bool:
-    return not any(chunk.strip() for chunk in events.chunks(name))
 
 
 def _home(day: date) -> str:

@@ -90,13 +90,10 @@ def _reason(day: date) -> Column:
     whole = line.endswith("}") | F.rtrim(line, F.lit(_SPACE)).endswith("}")
     parsed = F.col(_BAD).isNull()
     return (
-        F.when(~whole, F.when(F.ltrim(line, F.lit(_SPACE)).startswith("{"), "torn").otherwise(_unless_json(line)))
-        .when(~parsed & F.expr("try_parse_json(value)").isNull(), "not_json")
+        F.when(~whole & F.ltrim(line, F.lit(_SPACE)).startswith("{"), "torn")
+        .when((~whole | ~parsed) & F.try_parse_json(line).isNull(), "not_json")
+        .when(~whole, "wrong_type")
         .when((version < 1) | (version > EVENT_SCHEMA_VERSION), "unknown_version")
         .when(~parsed | time.isNull() | F.col("kind").isNull() | ~F.col("kind").rlike("^[a-z_]{1,40}$"), "wrong_type")
         .when((time < start) | (time >= start + DAY_MS), "misplaced")
     )
-
-
-def _unless_json(line: Column) -> Column:
-    return F.when(F.try_parse_json(line).isNull(), "not_json").otherwise("wrong_type")

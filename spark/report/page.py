@@ -30,6 +30,7 @@ _NOTABLE = 0.1
 def page(report: NightlyReport) -> str:
     """Return report.html."""
     day = date.fromisoformat(report.date)
+    empty = ", ".join(table.title.lower() for table in report.tables.values() if not table.rows)
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -48,7 +49,7 @@ def page(report: NightlyReport) -> str:
         element("div", *map(_figure, report.plots), class_="plots") if report.plots else None,
         element("h2", "Tables", id="tables") if report.tables else None,
         *(_section(name, table) for name, table in report.tables.items() if table.rows),
-        _empty_tables([table.title.lower() for table in report.tables.values() if not table.rows]),
+        element("p", f"This day has nothing in: {empty}.", class_="nothing") if empty else None,
         _data(report),
         element("footer", f"Relay, report version {report.version}. Times are UTC."),
     )
@@ -189,10 +190,6 @@ def _section(name: str, table: ReportTable) -> Markup:
         left = f"The first {len(table.rows):,} of {table.total:,} rows; the Parquet table {name} has them all."
         parts.append(element("p", left, class_="more"))
     return element("section", *parts, class_="table", id=name)
-
-
-def _empty_tables(titles: Sequence[str]) -> Markup | None:
-    return element("p", f"This day has nothing in: {', '.join(titles)}.", class_="nothing") if titles else None
 
 
 def _rows(table: ReportTable) -> Iterator[Markup]:

@@ -65,9 +65,6 @@ class Storage:
             self._fs = _remote(scheme[1], text)
             self._base = self._fs._strip_protocol(text).rstrip("/")
 
-    def __repr__(self) -> str:
-        return f"Storage({self.root!r})"
-
     def below(self, name: str) -> Storage:
         """Return a location within this one."""
         return Storage(f"{self.root}/{name}")

@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 MOST_KEYS = 200
+_NO_KEY = "''"
 FEWEST_FOR_P95 = 20
 """Targets with fewer messages have no meaningful 95th percentile."""
 
@@ -104,12 +105,8 @@ def _numbers(table: DataFrame, metrics: list[Metric]) -> DataFrame:
     """Return each row's contribution to each of the table's metrics, in one pass."""
     contributions = ", ".join(
         f"struct('{metric.name}' AS metric,"
-        f" {_key(metric)} AS key,"
+        f" coalesce({metric.key or _NO_KEY}, '?') AS key,"
         f" CAST(if({metric.where}, {metric.value}, 0) AS DOUBLE) AS value)"
         for metric in metrics
     )
     return table.selectExpr(f"inline(array({contributions}))").where("value > 0")
-
-
-def _key(metric: Metric) -> str:
-    return "''" if metric.key is None else f"coalesce({metric.key}, '?')"

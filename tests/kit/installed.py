@@ -1,9 +1,9 @@
 """Relay as others get it: built, and installed where there is no checkout.
 
 1. `python -m build` runs with the build tools of the test environment, so nothing is fetched.
-2. The wheel goes into an environment of its own, which sees the packages that the wheel says it needs, theirs, and
+2. The wheel goes into its own environment, which sees the packages that the wheel says it needs, theirs, and
    nothing else: not the extras, not the test tools. Each is a link to what the test environment has of it.
-3. What runs there has an empty home, a directory of its own, and no variable of ours.
+3. What runs there has an empty home, its own directory, and none of our variables.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def build(directory: Path, *options: str) -> Built:
 
 
 class Installed:
-    """The wheel in an environment of its own."""
+    """The wheel in its own environment."""
 
     def __init__(self, place: Path, wheel: Path) -> None:
         self.directory = place / "somewhere"

@@ -1,4 +1,4 @@
-"""Nothing outlives the test command, whatever ends it, and the tests start from a known state, whoever starts it."""
+"""Nothing outlives the test command, however it ends, and the tests start from a known state, however it is started."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The clients of a round: publishers that retry, consumers of every kind, and an operator who replays.
 
 Each client owns one connection, makes a new one when it is lost, and writes what it was told into the history. What a
-client does next is drawn from a generator of its own, seeded by the round and its name.
+client does next is drawn from its own generator, seeded by the round and its name.
 """
 
 from __future__ import annotations

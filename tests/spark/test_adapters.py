@@ -75,7 +75,7 @@ def test_what_they_got_through_and_how_long_they_were_down(spark: SparkSession) 
     rows = [
         state("flaps", at(1), "connected"),
         state("flaps", at(2), "disconnected", "no route"),
-        state("flaps", at(2, secs=5), "error", "HTTP 502"),  # no outage of its own
+        state("flaps", at(2, secs=5), "error", "HTTP 502"),  # not another outage
         state("flaps", at(2, secs=9), "connected"),
         state("flaps", at(3), "error"),
         state("flaps", at(3), "error"),  # the line stands twice

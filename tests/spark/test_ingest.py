@@ -319,7 +319,7 @@ with open_session("killed", master="local[1]", conf=conf) as spark:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)  # starts a session of its own
+@pytest.mark.timeout(300)  # starts its own session
 def test_a_killed_ingest_leaves_nothing_that_counts(spark: SparkSession, log: Log) -> None:
     log.put("00.jsonl", *FIRST)
     command = [sys.executable, "-c", KILLED, log.events.root, log.tables.root, str(DATE)]

@@ -152,11 +152,11 @@ def test_the_home_is_for_its_owner_and_is_made_once(tmp_path: Path) -> None:
     assert [path.name for path in home.parent.iterdir()] == [home.name]
 
 
-def test_a_broken_home_is_made_anew(tmp_path: Path) -> None:
+def test_a_broken_home_is_rebuilt(tmp_path: Path) -> None:
     java = wheel(tmp_path)
     home = java.home_for_spark(tmp_path)
     (home / "bin" / "java").unlink()
-    (home.parent / ".making-killed").mkdir()  # what a kill leaves is of no use, and in nobody's way
+    (home.parent / ".making-killed").mkdir()  # the leftovers of a kill are ignored
     assert (java.home_for_spark(tmp_path) / "bin" / "java").exists()
 
 

@@ -165,7 +165,7 @@ def test_a_day_to_come_is_refused(quiet_bus: Bus) -> None:
         quiet_bus.night(Request(date=DATE + timedelta(days=9)))
 
 
-def test_a_place_that_nobody_knows_is_refused(quiet_bus: Bus) -> None:
+def test_an_unknown_scheme_is_refused(quiet_bus: Bus) -> None:
     with pytest.raises(Failed, match="gopher"):
         quiet_bus.night(output="gopher://host/reports")
 

@@ -1,4 +1,4 @@
-"""The session in processes of its own: what it runs on, what it leaves behind, and what ends it."""
+"""The session in separate processes: what it runs on, what it leaves behind, and what ends it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The README's commands and programs work as they stand, in their order, for somebody who has nothing else.
+"""The README's commands and programs work as they stand, in their order, on a machine without anything else.
 
 Every block is run but two: the run command (test_installed.py opens the dashboard that it opens, from a wheel) and the
 comparison (test_comparison.py). The test command is what CI runs.

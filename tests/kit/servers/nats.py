@@ -216,7 +216,7 @@ def config_for(url: str, **keys: Any) -> NatsConfig:
 
 @asynccontextmanager
 async def talking_server(answer: bytes) -> AsyncIterator[tuple[str, bytearray]]:
-    """Serve whoever connects the same bytes, and write down what they say."""
+    """Send the same bytes to every client, and record what they send."""
     heard = bytearray()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

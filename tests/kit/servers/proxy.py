@@ -37,7 +37,7 @@ class Wire:
             writer.transport.abort()
 
     def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Connect somebody to the supervisor."""
+        """Connect a client to the supervisor."""
         self.connections += 1
         self.tasks.start(self._join(reader, writer), name="wire")
 

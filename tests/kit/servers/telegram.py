@@ -3,7 +3,7 @@
 ::
 
     async with BotServer() as server:
-        server.send(chat_id=7, text="hello", user_id=7)   # somebody writes to the bot
+        server.send(chat_id=7, text="hello", user_id=7)   # a user writes to the bot
         await server.wait_sent(1)                          # the bot has answered
         server.sent[0]["text"]                             # as people see it: without tags
 
@@ -205,7 +205,7 @@ class BotServer:
 
     @property
     def has_faults(self) -> bool:
-        """Tell whether some of the times are still to come."""
+        """Return True if some of the times are in the future."""
         return any(self._faults.values())
 
     def behave(self) -> None:

@@ -131,7 +131,7 @@ CASES = {
         "relay dlq list --code timeout --endpoint relay.agent.x",
         TO_X,
     ),
-    "dead letters that nobody has cared for": Case(
+    "old dead letters": Case(
         "dead_letters",
         LETTERS | {"code": "no_match", "letters": 0, "standing": 1, "older": 1, "name": None},
         "warn",
@@ -158,7 +158,7 @@ CASES = {
         "relay senders",
         {"sender": "relay.agent.x"},
     ),
-    "somebody who may not": Case(
+    "a denied sender": Case(
         "refusals",
         {"code": "access_denied", "sender": "relay.guest.b", "subject": "relay.agent.x", "target": "*", "refused": 9},
         "warn",
