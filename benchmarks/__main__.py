@@ -1,6 +1,6 @@
 """``python -m benchmarks [names ...]``: one JSON line per result on stdout, narration on stderr.
 
-``python -m benchmarks compare`` is another command, which measures Relay against what people would use instead.
+``python -m benchmarks compare`` is another command, which compares Relay with alternatives.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from benchmarks.cases.socket import SOCKET_CASES
 from benchmarks.cases.spark import SPARK_CASES
 from benchmarks.cases.tui import TUI_CASES
 from benchmarks.compare import command
-from benchmarks.harness import Bench, Result, positive
+from benchmarks.harness import Bench, Result, positive, say
 from benchmarks.rig.workplace import file_system, workplace
 
 CASES = BUS_CASES | SOCKET_CASES | BYSTANDER_CASES | ADAPTER_CASES | AGENT_CASES | MCP_CASES
@@ -51,15 +51,15 @@ def main() -> None:
             new_loop=new_loop,
         )
         loop = "uvloop" if new_loop else "asyncio"
-        _say(f"Python {platform.python_version()}, {loop}, {os.cpu_count()} processors, {file_system(root)}")
-        _say(f"{bench.rounds} rounds of {bench.messages} messages; {bench.stored} stored, {bench.endpoints} endpoints")
+        say(f"Python {platform.python_version()}, {loop}, {os.cpu_count()} processors, {file_system(root)}")
+        say(f"{bench.rounds} rounds of {bench.messages} messages; {bench.stored} stored, {bench.endpoints} endpoints")
         if options.table:
             print("| case | metric | value | goal | spread | met |\n|---|---|---|---|---|---|")
         for name, case in CASES.items():
             if not options.names or name in options.names:
                 for result in case(bench, name):
                     print(_row(result) if options.table else json.dumps(result), flush=True)
-        _say("cleaning up")
+        say("cleaning up")
 
 
 def _options() -> argparse.Namespace:
@@ -70,7 +70,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="cases to run (default: all)")
     parser.add_argument("--list", action="store_true", help="print the names of the cases")
-    parser.add_argument("--quick", action="store_true", help="3 rounds of 300, a tenth stored: to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="3 rounds of 300, a tenth stored: a smoke test")
     parser.add_argument("--rounds", type=positive, help="rounds of each case (default: 7)")
     parser.add_argument("--messages", type=positive, help="messages of each measurement (default: 1500)")
     parser.add_argument("--dir", type=Path, help="where to write (default: .benchmarks, in the current directory)")
@@ -90,10 +90,6 @@ def _row(result: Result) -> str:
     sign, met = "≥" if result["at"] == "least" else "≤", "yes" if result["met"] else "no"
     value, goal = f"{result['value']:g} {result['unit']}", f"{sign} {result['goal']:g} {result['unit']}"
     return f"| {result['bench']} | {result['metric']} | {value} | {goal} | {low:g} – {high:g} | {met} |"
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

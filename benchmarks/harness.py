@@ -1,27 +1,28 @@
-"""How things are measured here, and why so.
+"""How measurements are taken, and why.
 
-1. **Interleaved.** The speed of a machine like ours varies 2 × within seconds. So a round measures the base, the
-   subject and the base again, and sets the subject against the mean of its two neighbours. The value is the median
-   of the rounds' ratios; all of them, and the lowest and the highest as the spread, are printed beside it.
-2. **Fresh directories, and nothing deleted before the end.** Our root file system is ext4 without a journal. There,
-   creating files is 10 × slower for minutes after many were deleted nearby: the allocator walks over recently deleted
-   inodes. So the cases that complete messages come last, and a run's directory is marked as a top directory (chattr
-   +T): ext4 then chooses a block group for each measurement by its name, which is never used twice. (Measured minutes
-   after an earlier run was deleted: 50 to 100 µs a file so, 1,200 to 1,900 µs without.)
-3. **Nothing inherited.** Before a measurement garbage is collected; before one with fsync the file system is synced,
-   since on a journaling one the base would otherwise pay for what the bus had left to write back.
-4. **Warm.** Every measurement of publishing makes a few messages first that do not count.
+1. **Interleaved.** The speed of a virtual machine varies 2 × within seconds. So a round measures the base, the subject
+   and the base again, and compares the subject with the mean of its two neighbours. The value is the median of the
+   rounds' ratios; all ratios, and the lowest and highest as the spread, are printed with it.
+2. **Fresh directories, and nothing deleted before the end.** On ext4 without a journal, creating files is 10 × slower
+   for minutes after many were deleted nearby, because the allocator skips recently deleted inodes. So the cases that
+   complete messages run last, and a run's directory is marked as a top directory (chattr +T): ext4 then chooses a block
+   group for each measurement by its name, which is never reused. (Measured minutes after an earlier run was deleted: 50
+   to 100 µs per file with it, 1,200 to 1,900 µs without.)
+3. **Nothing inherited.** Garbage is collected before each measurement. Before one with fsync the file system is synced,
+   because on a journaling one the base would otherwise pay for the bus's pending writes.
+4. **Warm.** Every measurement of publishing first publishes a few messages that do not count.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable, Coroutine
+import sys
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import token_hex
-from statistics import mean, median
+from statistics import mean, median, quantiles
 from typing import Any, Literal, TypeVar
 
 from relay_core.journal.journal import sync_file_system
@@ -57,7 +58,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What a metric should reach."""
+    """The target of a metric."""
 
     bench: str
     metric: str
@@ -66,36 +67,36 @@ class Goal:
     limit: float
 
     def result(self, rounds: list[float], **details: Any) -> Result:
-        """Sum the rounds up."""
+        """Return the result line of the rounds."""
         value = median(rounds)
         met = value >= self.limit if self.at == "least" else value <= self.limit
         line = {"bench": self.bench, "metric": self.metric, "value": value, "unit": self.unit}
         line |= {"goal": self.limit, "at": self.at, "met": met, **details}
         line |= {"spread": [min(rounds), max(rounds)], "rounds": rounds}
-        return {key: _short(value) for key, value in line.items()}
+        return {key: rounded(value) for key, value in line.items()}
 
 
 @dataclass(slots=True)
 class Bench:
-    """One run: where it works, and how much it does."""
+    """One run: its directory and its sizes."""
 
     root: Path
     rounds: int
     messages: int
     stored: int
-    """Messages that are there already, where a case begins with some."""
+    """Messages stored before a case begins, where it needs any."""
     endpoints: int
-    """Endpoints, and as many subscriptions, where a case begins with many."""
+    """Endpoints, and as many subscriptions, where a case needs many."""
     new_loop: Callable[[], asyncio.AbstractEventLoop] | None = None
 
     def fresh(self) -> Path:
-        """Return a directory that nothing has been in, for its owner alone."""
+        """Return a new private directory."""
         path = self.root / token_hex(8)
         path.mkdir(mode=0o700)
         return path
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on a loop of its own."""
+        """Run a coroutine on a new event loop."""
         with asyncio.Runner(loop_factory=self.new_loop) as runner:
             return runner.run(work)
 
@@ -115,17 +116,42 @@ class Bench:
 
 
 def positive(text: str) -> int:
-    """Read a count from the command line.
+    """Parse a positive number from the command line.
 
     Raises:
-        ValueError: if it is none.
+        ValueError: if it is not one.
     """
     if (number := int(text)) < 1:
         raise ValueError
     return number
 
 
-def _short(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_short(one) for one in value]
+def percentiles(times: list[float]) -> list[float]:
+    """Return the 1st to 99th percentile of some times."""
+    return quantiles(times, n=100, method="inclusive") if len(times) > 1 else times * 99
+
+
+def percentile_results(
+    bench: str, rounds: list[list[float]], limits: Mapping[int, float], prefix: str = "p", /, **details: Any
+) -> Iterable[Result]:
+    """Yield a result for each percentile that has a limit, in milliseconds; each round has its percentiles."""
+    for percent, limit in limits.items():
+        goal = Goal(bench, f"{prefix}{percent}", "ms", "most", limit)
+        yield goal.result([times[percent - 1] for times in rounds], **details)
+
+
+def rounded(value: Any) -> Any:
+    """Return numbers, also those in a list, with four significant digits."""
+    if isinstance(value, list | tuple):
+        return [rounded(item) for item in value]
     return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+def say(text: str) -> None:
+    """Print narration to stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+Case = Callable[[Bench, str], Iterable[Result]]
+Cases = dict[str, Case]
+"""Cases by name, in the order of running."""

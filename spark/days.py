@@ -1,11 +1,11 @@
-"""Days: how much of a day can be analysed, and which days a run is for.
+"""Days: how much of a day can be analysed, and which days a run makes.
 
-1. A report is *behind* if there is none, if events have come in since it was made, or if it was made before its day was
-   over and the day is over now.
-2. Without dates a run makes what is behind. Today is left to tomorrow, unless the run says otherwise.
-3. A date, or a range, is made again whatever there is; so is everything by a backfill. Days without events are
-   passed over, except one that was named.
-4. Oldest first, since each day begins with what the day before has left open.
+1. A report is *behind* if it is missing, if events were ingested since it was made, or if it was made before its day
+   was over and the day is over now.
+2. Without dates, a run makes every report that is behind, except today's unless the request includes today.
+3. A date, a range and a backfill remake reports that are up to date. Days without events are skipped, except a day
+   named by date.
+4. Days are made oldest first, because each day starts from the states that the day before left open.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 DAY_MS = 86_400_000
 HISTORY_DAYS = 14
-"""How many preceding days a day is compared with."""
+"""Days before a day that it is compared with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,28 +46,28 @@ class Day:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a run was asked for."""
+    """The days a run was asked to make."""
 
     date: dt.date | None = None
     since: dt.date | None = None
     until: dt.date | None = None
     backfill: bool = False
     today: bool = False
-    """Whether the day that is not over is made, too."""
+    """Include the current day."""
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense.
+        """Check that the options fit together.
 
         Raises:
-            ValueError: with what to change.
+            ValueError: if they do not; says what to change.
         """
         if sum((self.date is not None, self.since is not None, self.backfill)) > 1:
-            raise ValueError("give one of a date, a range and a backfill")
+            raise ValueError("give only one of a date, a range and a backfill")
         if self.until is not None and (self.since is None or self.until < self.since):
-            raise ValueError("the end of a range needs a beginning that is not after it")
+            raise ValueError("the end of a range needs a start that is not after it")
 
-    def wants(self, day: dt.date, today: dt.date) -> bool:
-        """Tell whether a day may be made at all."""
+    def covers(self, day: dt.date, today: dt.date) -> bool:
+        """Return True if the request covers a day."""
         if self.date is not None:
             return day == self.date
         if self.since is not None:
@@ -75,8 +75,8 @@ class Request:
         return day < today or (day == today and (self.today or self.backfill))
 
     @property
-    def again(self) -> bool:
-        """Tell whether days are made whatever there is."""
+    def remakes(self) -> bool:
+        """Return True if reports that are up to date are remade."""
         return self.date is not None or self.since is not None or self.backfill
 
 
@@ -88,19 +88,19 @@ def choose(
     known: Collection[dt.date],
     is_behind: Callable[[dt.date], bool],
 ) -> list[dt.date]:
-    """Return the days to make, oldest first: `fresh` have new segments, `known` have been ingested before.
+    """Return the days to make, oldest first: `fresh` have new segments, `known` were ingested before.
 
     Raises:
-        ValueError: if a day was named that has not begun.
+        ValueError: if the first day is in the future.
     """
     first = request.date or request.since
     if first is not None and first > today:
-        raise ValueError(f"{first} has not begun yet; today is {today} (UTC)")
+        raise ValueError(f"{first} is in the future; today is {today} (UTC)")
     if request.date is not None:
         return [request.date]
-    found = set(fresh)
-    found.update(day for day in known if request.again or (day not in found and is_behind(day)))
-    return sorted(day for day in found if request.wants(day, today))
+    chosen = set(fresh)
+    chosen.update(day for day in known if request.remakes or (day not in chosen and is_behind(day)))
+    return sorted(day for day in chosen if request.covers(day, today))
 
 
 def _start_ms(day: dt.date) -> int:

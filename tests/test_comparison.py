@@ -1,4 +1,4 @@
-"""`python -m benchmarks compare` measures whoever is installed, says who is not, and leaves nothing running."""
+"""`python -m benchmarks compare` measures installed contestants, names the missing ones, and leaves nothing running."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_every_contestant_that_is_installed_has_a_figure_for_all_it_can_do(tmp_p
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     there = [name for name in CONTESTANTS if entry(name).missing() is None]
-    assert [(one["bench"], one["contestant"], one["metric"], one["unit"]) for one in lines] == [
+    assert [(line["bench"], line["contestant"], line["metric"], line["unit"]) for line in lines] == [
         (f"compare_{durability}", name, key, metric.unit)
         for durability in CLASSES
         for name in there
@@ -70,9 +70,9 @@ def test_every_contestant_that_is_installed_has_a_figure_for_all_it_can_do(tmp_p
         for key, metric in METRICS.items()
         if metric.task not in entry(name).cannot
     ]
-    for one in lines:
-        assert one["value"] > 0
-        assert one.keys() >= {"ratio_to_floor", "ratio_to_relay", "spread", "rounds"}
+    for line in lines:
+        assert line["value"] > 0
+        assert line.keys() >= {"ratio_to_floor", "ratio_to_relay", "spread", "rounds"}
     assert list(tmp_path.iterdir()) == []
     assert not started_in(tmp_path)
 
@@ -89,7 +89,9 @@ def test_who_is_not_installed_is_said_to_be_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda by: by.name)
 def test_no_server_outlives_the_run(tmp_path: Path, by: signal.Signals) -> None:
     with under_way(tmp_path, "relay-socket", "nats") as (process, says):
-        servers = [one for one in started_in(tmp_path).values() if "--data-dir" in one or "nats.conf" in one]
+        servers = [
+            command for command in started_in(tmp_path).values() if "--data-dir" in command or "nats.conf" in command
+        ]
         assert len(servers) == 2
         wait_until(lambda: any(tmp_path.glob("run-*/*/mailboxes/*/new/*")))  # its worker has no ear for the runner now
         process.send_signal(by)
@@ -103,7 +105,7 @@ def test_no_server_outlives_its_worker(tmp_path: Path) -> None:
     with under_way(tmp_path, "nats") as (process, says):
         (worker,) = (pid for pid, command in started_in(tmp_path).items() if "compare.worker" in command)
         os.kill(worker, signal.SIGKILL)
-        assert says.read() == "nats ended early, with -9: its own words are above\n"
+        assert says.read() == "nats ended early, with -9: its error is above\n"
         assert process.wait() == 1
     wait_until(lambda: not started_in(tmp_path))
 
@@ -119,7 +121,9 @@ def test_ratios_are_made_within_a_round_and_say_how_many_times_as_good() -> None
             "nats": {"publish_1": [10, 30, 30], "memory_idle": [20]},
         },
     )
-    assert {(one.contestant, one.metric): (one.value, one.to_floor, one.to_relay) for one in found} == {
+    assert {
+        (result.contestant, result.metric): (result.value, result.to_floor, result.to_relay) for result in found
+    } == {
         ("floor", "publish_1"): (20, 1, 0.5),
         ("relay", "publish_1"): (40, 2, 1),
         ("relay", "latency_p50"): (1, None, 1),

@@ -64,7 +64,7 @@ def test_the_example_runs(name: str, tmp_path: Path) -> None:
 
 def test_the_readmes_program_runs(tmp_path: Path) -> None:
     programs = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    (program,) = [one for one in programs if "RelayCore" in one]  # the other needs a supervisor: test_readme.py
+    (program,) = [code for code in programs if "RelayCore" in code]  # the other needs a supervisor: test_readme.py
     printed = run("-c", program, cwd=tmp_path)
     assert printed.splitlines() == ["relay.agent.ci: the tests are green", "relay.agent.backend done"]
 
@@ -103,7 +103,7 @@ async def test_the_cron_job_tells_a_person_once_and_only_if_it_may(daemon: Daemo
         assert await notify(7, 0) == (0, "")
         code, complaint = await notify(8, 0)
         assert (code, "is not bound to relay.human.telegram.tg.8" in complaint) == (4, True)
-        assert [(one["chat_id"], "% full" in one["text"]) for one in telegram.sent] == [(7, True)]
+        assert [(message["chat_id"], "% full" in message["text"]) for message in telegram.sent] == [(7, True)]
 
 
 async def test_the_shell_agent_answers_and_acknowledges(daemon: Daemon) -> None:
@@ -117,7 +117,7 @@ async def test_the_shell_agent_answers_and_acknowledges(daemon: Daemon) -> None:
                 assert (answer.sender, answer.payload) == ("relay.agent.counter", {"content": counted})
 
             async def is_done() -> bool:
-                (row,) = [one for one in await operator.mailboxes() if one.subject == "relay.agent.counter"]
+                (row,) = [mailbox for mailbox in await operator.mailboxes() if mailbox.subject == "relay.agent.counter"]
                 return (row.depth, row.claimed, row.failed) == (0, 0, 0)
 
             await until(is_done)

@@ -91,7 +91,7 @@ def test_a_message_is_published_and_seen_by_everyone(relay: Installed) -> None:
     assert "the tests are green" in relay("relay", "inbox", SUBJECT)
     assert "survives power loss" in relay("relay", "status")
     state = json.loads(relay("relay-tui", "--once", "--json"))
-    assert [one["depth"] for one in state["mailboxes"].values() if one["subject"] == SUBJECT] == [1]
+    assert [mailbox["depth"] for mailbox in state["mailboxes"].values() if mailbox["subject"] == SUBJECT] == [1]
 
 
 @pytest.mark.usefixtures("supervisor")

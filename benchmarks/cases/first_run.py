@@ -1,9 +1,9 @@
-"""The case of the first minute: README's run command, as somebody runs it who has just cloned the project.
+"""The case of the first run: README's run command in a fresh clone.
 
-1. A fresh clone of what is committed, an empty home, a PATH of the system and Python alone. pip's settings are left
-   as they are: they say where packages come from.
-2. pip's cache is warm: a first round, which is printed beside the others and does not count, fills one of our own.
-3. The time ends when the dashboard says that what it shows is live.
+1. A clone of the committed state, an empty home, a PATH with only the system and Python. pip's settings are kept,
+   because they say where packages come from.
+2. pip's cache is warm: a first round, which is reported but does not count, fills a private cache.
+3. The time ends when the dashboard shows that it is live.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from time import perf_counter
 
-from benchmarks.harness import Bench, Goal, Result
-from benchmarks.rig.daemon import ROOT
+from benchmarks.harness import Bench, Cases, Goal, Result
+from benchmarks.rig.servers import ROOT
 
 
 def first_run(bench: Bench, name: str, *, most: float) -> Iterable[Result]:
@@ -31,12 +31,12 @@ def first_run(bench: Bench, name: str, *, most: float) -> Iterable[Result]:
     cache = bench.fresh()
     cold = _once(bench, cache, install, start)
     rounds = [_once(bench, cache, install, start) for _ in range(min(bench.rounds, 3))]
-    yield Goal(name, "live", "s", "most", most).result([sum(one) for one in rounds], cold_s=sum(cold))
-    yield Goal(name, "install", "s", "most", most).result([one[0] for one in rounds])
+    yield Goal(name, "live", "s", "most", most).result([sum(times) for times in rounds], cold_s=sum(cold))
+    yield Goal(name, "install", "s", "most", most).result([installed for installed, _ in rounds])
 
 
 def _once(bench: Bench, cache: Path, install: str, start: str) -> tuple[float, float]:
-    """Return how long installing took, and how long the dashboard took then, in seconds."""
+    """Return the seconds until it was installed, and then until the dashboard was live."""
     place = bench.fresh()
     home = place / "home"
     home.mkdir()
@@ -69,7 +69,6 @@ async def _until_live(checkout: Path, command: str, environment: dict[str, str])
         return took
 
 
-FIRST_RUN_CASES: dict[str, Callable[[Bench, str], Iterable[Result]]] = {
+FIRST_RUN_CASES: Cases = {
     "first_run": partial(first_run, most=60),
 }
-"""Every case by name, in the order of running."""

@@ -1,6 +1,6 @@
-"""The cases of the socket: a real supervisor in a process of its own, and clients in this one.
+"""The cases of the socket: a supervisor in its own process, and clients in this one.
 
-Everything else is as in cases.py. Where a case compares with the floor, the floor is the same bare loop.
+Everything else is as in bus.py.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack
 from functools import partial
-from statistics import median, quantiles
+from statistics import median
 from time import perf_counter
 
 from benchmarks.cases.bus import RATE, TARGET, WARM
-from benchmarks.harness import Bench, Goal, Result
+from benchmarks.harness import Bench, Cases, Goal, Result, percentile_results, percentiles
 from benchmarks.rig import floor
-from benchmarks.rig.daemon import ROOT, supervisor
-from benchmarks.rig.servers import cpu_seconds, memory_mb
+from benchmarks.rig.daemon import supervisor
+from benchmarks.rig.servers import ROOT, cpu_seconds, memory_mb
 from relay_core.client.client import RelayClient
 from relay_core.errors import RelayError
 
@@ -31,18 +31,18 @@ Publish = Callable[[RelayClient, int], Awaitable[None]]
 
 
 async def one_by_one(client: RelayClient, count: int) -> None:
-    """Publish, and wait for the answer each time."""
+    """Publish, and wait for each answer."""
     for _ in range(count):
         await _publish(client)
 
 
 async def side_by_side(client: RelayClient, count: int) -> None:
-    """Publish with so many under way at any time."""
+    """Publish with `IN_FLIGHT` messages in flight."""
     await _share_out([client] * IN_FLIGHT, count)
 
 
 async def in_batches(client: RelayClient, count: int) -> None:
-    """Publish so many in each frame."""
+    """Publish `IN_FLIGHT` messages per frame."""
     message = {"subject": TARGET, "payload": floor.PAYLOAD, "sender": floor.SENDER}
     for begin in range(0, count, IN_FLIGHT):
         for result in await client.publish_many([message] * min(IN_FLIGHT, count - begin)):
@@ -51,7 +51,7 @@ async def in_batches(client: RelayClient, count: int) -> None:
 
 
 def publish(bench: Bench, name: str, *, way: Publish, least: float) -> Iterable[Result]:
-    """Publish through the socket as fast as it goes, against the floor."""
+    """Publish through the socket as fast as possible, against the floor."""
 
     def bare() -> float:
         box = [floor.make_mailbox(bench.fresh(), TARGET)]
@@ -83,11 +83,11 @@ def round_trip(bench: Bench, name: str, *, p50: float) -> Iterable[Result]:
                 begin = perf_counter()
                 await _publish(client)
                 times.append((perf_counter() - begin) * 1e3)
-            return quantiles(times, n=100, method="inclusive")
+            return percentiles(times)
 
     rounds = [bench.run(relay()) for _ in range(bench.rounds)]
-    details = {"p99": median(one[98] for one in rounds), "messages": bench.messages}
-    yield Goal(name, "p50", "ms", "most", p50).result([one[49] for one in rounds], **details)
+    p99 = median(times[98] for times in rounds)
+    yield from percentile_results(name, rounds, {50: p50}, p99=p99, messages=bench.messages)
 
 
 def latency(bench: Bench, name: str, *, p50: float, p99: float) -> Iterable[Result]:
@@ -112,19 +112,17 @@ def latency(bench: Bench, name: str, *, p50: float, p99: float) -> Iterable[Resu
             arrived = json.loads(await subscriber.stdout.readline())
             await subscriber.wait()
         times = [(after - before) * 1e3 for before, after in zip(called, arrived, strict=True)]
-        return quantiles(times[WARM:], n=100, method="inclusive")
+        return percentiles(times[WARM:])
 
     rounds = [bench.run(relay()) for _ in range(bench.rounds)]
-    for metric, limit, at in (("p50", p50, 49), ("p99", p99, 98)):
-        goal = Goal(name, metric, "ms", "most", limit)
-        yield goal.result([one[at] for one in rounds], per_s=RATE, messages=bench.messages)
+    yield from percentile_results(name, rounds, {50: p50, 99: p99}, per_s=RATE, messages=bench.messages)
 
 
 def many_clients(bench: Bench, name: str, *, most: float) -> Iterable[Result]:
-    """Publish over many connections, one message at a time each, against one connection.
+    """Publish over many connections with one message in flight each, against one connection.
 
-    That one has either one message under way as well, or as many as all the others together, whose frames then
-    share system calls.
+    That one has either one message in flight as well, or as many as the others together, whose frames then share system
+    calls.
     """
 
     async def relay(clients: int, in_flight: int) -> float:
@@ -147,7 +145,7 @@ def many_clients(bench: Bench, name: str, *, most: float) -> Iterable[Result]:
 
 
 def idle(bench: Bench, name: str, *, cpu: float, memory: float) -> Iterable[Result]:
-    """Let a supervisor with endpoints and nothing to do alone for a while."""
+    """Measure a supervisor with endpoints and without traffic."""
 
     async def relay() -> tuple[float, float]:
         async with supervisor(bench.fresh()) as daemon:
@@ -162,8 +160,8 @@ def idle(bench: Bench, name: str, *, cpu: float, memory: float) -> Iterable[Resu
 
     rounds = [bench.run(relay()) for _ in range(min(bench.rounds, 3))]
     details = {"endpoints": IDLE_ENDPOINTS, "seconds": IDLE_SECS}
-    yield Goal(name, "cpu", "%", "most", cpu).result([one[0] for one in rounds], **details)
-    yield Goal(name, "rss", "MB", "most", memory).result([one[1] for one in rounds], **details)
+    yield Goal(name, "cpu", "%", "most", cpu).result([share for share, _ in rounds], **details)
+    yield Goal(name, "rss", "MB", "most", memory).result([held for _, held in rounds], **details)
 
 
 async def _publish(client: RelayClient) -> None:
@@ -184,7 +182,7 @@ async def _share_out(publishers: list[RelayClient], count: int) -> None:
             group.create_task(publisher(client, work))
 
 
-SOCKET_CASES: dict[str, Callable[[Bench, str], Iterable[Result]]] = {
+SOCKET_CASES: Cases = {
     "socket_os_64": partial(publish, way=side_by_side, least=0.6),
     "socket_batch_64": partial(publish, way=in_batches, least=0.8),
     "socket_os_1": partial(round_trip, p50=0.5),
@@ -192,4 +190,3 @@ SOCKET_CASES: dict[str, Callable[[Bench, str], Iterable[Result]]] = {
     "socket_idle": partial(idle, cpu=0.5, memory=90),
     "socket_latency_200": partial(latency, p50=1.5, p99=8),
 }
-"""Every case by name, in the order of running."""

@@ -1,11 +1,11 @@
-"""The nightly run as operators run it, ``python -m spark nightly`` in a process of its own, on generated events.
+"""The nightly run as operators run it, ``python -m spark nightly`` in its own process, on generated events.
 
-1. A large day lies there as ingest leaves it (Parquet by kind, and a manifest), so that what is measured is the making
-   of tables and report. DuckDB makes the same tables from the same files in a process of its own (duckdb_tables.py).
-2. A night is a day of 200,000 events as the daemon writes them, from JSON to the report, once with one day of history
-   and once with ninety, in turns.
-3. Memory is the highest that Python and the JVM had resident, together.
-4. A first run that does not count makes the class-data archive, which a background process does after it.
+1. A large day is already ingested (Parquet by kind, and a manifest), so only tables and report are measured. DuckDB
+   makes the same tables from the same files in its own process (duckdb_tables.py).
+2. A night is a day of 200,000 events as the daemon writes them, from JSON to the report, alternately with one day of
+   history and with ninety.
+3. Memory is the peak resident memory of Python and the JVM together.
+4. A first run that does not count triggers the background process that makes the class-data archive.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from statistics import median
 from time import perf_counter, time_ns
 
-from benchmarks.harness import Bench, Goal, Result
+from benchmarks.harness import Bench, Cases, Goal, Result
+from benchmarks.rig.servers import memory_mb
 
 DAY = dt.date(2026, 3, 14)
 LARGE, SMALL, NIGHT = 200, 10, 2
@@ -56,7 +57,7 @@ def large_day(bench: Bench, name: str, *, times_duckdb: float, growth: float, me
         on_large, peak = _night(large)
         ratios.append(on_large / base)
         growths.append(on_large / on_small)
-        peaks.append(peak / 1e9)
+        peaks.append(peak * 1024**2 / 1e9)
         secs.append(on_large)
     rows = bench.stored * LARGE
     yield Goal(name, "ratio_to_duckdb", "x", "most", times_duckdb).result(ratios, rows=rows, spark_s=median(secs))
@@ -65,7 +66,7 @@ def large_day(bench: Bench, name: str, *, times_duckdb: float, growth: float, me
 
 
 def night(bench: Bench, name: str, *, secs: float, history: float) -> Iterator[Result]:
-    """Take in a day and make its report, after a day of history and after ninety."""
+    """Ingest a day and make its report, after a day of history and after ninety."""
     rows = bench.stored * NIGHT
     short, long = (_with_history(bench.fresh(), rows, days) for days in (1, HISTORY_DAYS))
     _night(short)
@@ -80,7 +81,7 @@ def night(bench: Bench, name: str, *, secs: float, history: float) -> Iterator[R
 
 
 def _generated(data_dir: Path, rows: int) -> Path:
-    """Fill a data directory with a day of events that has been ingested."""
+    """Fill a data directory with an ingested day of events."""
     _run(
         [sys.executable, "-m", "benchmarks.rig.spark_events", str(data_dir / "reports" / "tables"), str(DAY), str(rows)]
     )
@@ -88,7 +89,7 @@ def _generated(data_dir: Path, rows: int) -> Path:
 
 
 def _with_history(data_dir: Path, rows: int, days: int) -> Path:
-    """Fill a data directory with a day of JSON lines, and with days before it that have been made already."""
+    """Fill a data directory with a day of JSON lines, and with the reports of earlier days."""
     from benchmarks.rig.spark_events import lines
 
     segments = data_dir / "events" / f"date={DAY}"
@@ -117,7 +118,7 @@ def _with_history(data_dir: Path, rows: int, days: int) -> Path:
 
 
 def _fresh_night(data_dir: Path) -> float:
-    """Make the day as if it had never been made; return the seconds."""
+    """Make the day as if for the first time; return the seconds."""
     tables = data_dir / "reports" / "tables"
     shutil.rmtree(data_dir / "reports" / f"date={DAY}", ignore_errors=True)
     for table in ("events", "daily", "carried"):
@@ -126,17 +127,17 @@ def _fresh_night(data_dir: Path) -> float:
     return _night(data_dir)[0]
 
 
-def _night(data_dir: Path, day: dt.date = DAY) -> tuple[float, int]:
+def _night(data_dir: Path, day: dt.date = DAY) -> tuple[float, float]:
     keep = (dt.datetime.fromtimestamp(time_ns() / 1e9, dt.UTC).date() - DAY).days + HISTORY_DAYS + 10
     (data_dir / "config.json").write_text(f'{{"jobs": {{"metrics": {{"keepDays": {keep}}}}}}}')
     return _run([sys.executable, "-m", "spark", "nightly", "--data-dir", str(data_dir), "--date", str(day)])
 
 
-def _run(command: list[str]) -> tuple[float, int]:
-    """Run a command; return its seconds, and the most bytes that it and its children had resident."""
+def _run(command: list[str]) -> tuple[float, float]:
+    """Run a command; return its seconds, and the peak resident memory of it and its children in MiB."""
     began = perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
-    peaks: dict[int, int] = {}
+    peaks: dict[int, float] = {}
     over = threading.Event()
     watch = threading.Thread(target=_watch, args=(process.pid, peaks, over))
     watch.start()
@@ -149,32 +150,25 @@ def _run(command: list[str]) -> tuple[float, int]:
     return took, sum(peaks.values())
 
 
-def _watch(session: int, peaks: dict[int, int], over: threading.Event) -> None:
+def _watch(session: int, peaks: dict[int, float], over: threading.Event) -> None:
     while not over.wait(_POLL_SECS):
         for entry in os.scandir("/proc"):
             if entry.name.isdigit():
                 try:
                     if os.getsid(int(entry.name)) == session:
-                        peaks[int(entry.name)] = _peak_of(entry.name)
-                except (OSError, StopIteration, ProcessLookupError):
+                        peaks[int(entry.name)] = memory_mb(entry.name, "VmHWM")
+                except (OSError, KeyError):  # it has ended, or is a zombie without memory
                     continue
 
 
-def _peak_of(pid: str) -> int:
-    with open(f"/proc/{pid}/status") as status:
-        line = next(line for line in status if line.startswith("VmHWM"))
-    return int(line.split()[1]) * 1024
-
-
 def _wait_for_archive() -> None:
-    """Wait until nobody makes a class-data archive: it would run beside the measurements."""
+    """Wait until no process makes a class-data archive, which would disturb the measurements."""
     while subprocess.run(["pgrep", "-f", "Xshare:dump"], stdout=subprocess.DEVNULL, check=False).returncode == 0:
         threading.Event().wait(1.0)
 
 
-SPARK_CASES: dict[str, Callable[[Bench, str], Iterable[Result]]] = {
+SPARK_CASES: Cases = {
     "spark_start": partial(start, most=4.0),
     "spark_night": partial(night, secs=20.0, history=1.1),
     "spark_day": partial(large_day, times_duckdb=4.0, growth=5.0, memory=2.5),
 }
-"""Every case by name, in the order of running."""

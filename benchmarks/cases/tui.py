@@ -1,13 +1,13 @@
-"""The cases of the dashboard: the real program on a real terminal of 120×36, against a real supervisor.
+"""The cases of the dashboard: the real program on a pseudo-terminal of 120×36, against a real supervisor.
 
-1. Traffic comes from another process (``python -m benchmarks.cases.tui SOCKET RATE``), which publishes so many messages
-   a second to ten endpoints and handles them, so that the state changes in each of its 5 updates a second.
-2. *Key → first byte* is from writing the key to the first byte that comes after it. Keys are pressed when the
-   terminal has been quiet for a moment, so that a byte of an update is seldom taken for the answer.
+1. Traffic comes from another process (``python -m benchmarks.cases.tui SOCKET RATE``), which publishes RATE messages a
+   second to ten endpoints and handles them, so that the state changes in each of its 5 updates a second.
+2. *Key → first byte* is from writing the key to the first byte of output. Keys are pressed when the terminal has been
+   quiet for a moment, so that a byte of an update is seldom mistaken for the response.
 3. The lag of the event loop is measured by a probe within it (tui_probe.py), on the overview. A message is two events
    (published, handled).
-4. The first byte after a key that changes the screen is the new title. When the screen itself is there is a figure of
-   its own.
+4. The first byte after a key that changes the screen is the new title. The time until the whole screen is drawn is a
+   separate figure.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from benchmarks.harness import Bench, Goal, Result
+from benchmarks.harness import Bench, Cases, Goal, Result, percentile_results, percentiles
 from benchmarks.rig import floor
-from benchmarks.rig.daemon import ROOT, Daemon, supervisor
-from benchmarks.rig.servers import cpu_seconds, memory_mb
+from benchmarks.rig.daemon import Daemon, supervisor
+from benchmarks.rig.servers import ROOT, cpu_seconds, memory_mb
 from relay_core.client.client import RelayClient
 from relay_core.clock import SystemClock
 from relay_core.messages.dead_letter import encode_dead_letter
@@ -47,39 +47,35 @@ QUIET_SECS = 0.03
 SOME_LETTERS = 500
 KEYS = 200
 FEELS_INSTANT_MS = 100
-"""For a whole screen."""
+"""The limit for drawing a whole screen."""
 _HEADER = b"relay"
+
+T = TypeVar("T")
 
 
 def keys(bench: Bench, name: str, *, p50: float, p95: float) -> Iterable[Result]:
     """Press keys that move the cursor, and keys that change the screen, while the state changes."""
 
-    async def press(what: str) -> list[float]:
+    async def at_dead_letters(measure: Callable[[Terminal], Awaitable[T]]) -> T:
         directory = bench.fresh()
         _write_dead_letters(directory, SOME_LETTERS)
         async with _at_work(directory) as daemon, _dashboard(daemon) as terminal:
             await _open_dead_letters(terminal)
-            return await _press(terminal, what, min(KEYS, bench.messages))
+            return await measure(terminal)
 
-    for metric, what in (("cursor", "jjjjkkkk"), ("screen", "61")):
-        rounds = [bench.run(press(what)) for _ in range(bench.rounds)]
-        for percent, limit in ((50, p50), (95, p95)):
-            goal = Goal(name, f"{metric}_p{percent}", "ms", "most", limit)
-            yield goal.result([one[percent - 1] for one in rounds], keys=min(KEYS, bench.messages))
+    pressed = min(KEYS, bench.messages)
+    for metric, sequence in (("cursor", "jjjjkkkk"), ("screen", "61")):
+        press = partial(_press, sequence=sequence, count=pressed)
+        rounds = [bench.run(at_dead_letters(press)) for _ in range(bench.rounds)]
+        yield from percentile_results(name, rounds, {50: p50, 95: p95}, f"{metric}_p", keys=pressed)
 
-    async def change() -> float:
-        directory = bench.fresh()
-        _write_dead_letters(directory, SOME_LETTERS)
-        async with _at_work(directory) as daemon, _dashboard(daemon) as terminal:
-            await _open_dead_letters(terminal)
-            return await _change(terminal, min(KEYS // 4, bench.messages))
-
-    whole = [bench.run(change()) for _ in range(bench.rounds)]
+    change = partial(_change, count=min(KEYS // 4, bench.messages))
+    whole = [bench.run(at_dead_letters(change)) for _ in range(bench.rounds)]
     yield Goal(name, "screen_whole_p50", "ms", "most", FEELS_INSTANT_MS).result(whole)
 
 
 def processor(bench: Bench, name: str, *, busy: float, idle: float) -> Iterable[Result]:
-    """Watch the overview for a while, with and without traffic."""
+    """Measure the CPU time of the overview, with and without traffic."""
     for metric, rate, limit in (("busy", STEADY_PER_S, busy), ("idle", 0, idle)):
         rounds = [bench.run(_watch(bench, rate)) for _ in range(bench.rounds)]
         goal = Goal(name, metric, "% of a core", "most", limit)
@@ -140,12 +136,12 @@ def many_dead_letters(bench: Bench, name: str, *, memory: float, filter_: float)
                 return held, (terminal.arrivals[-1][0] - begin) * 1e3
 
     rounds = [bench.run(look()) for _ in range(min(bench.rounds, 3))]
-    yield Goal(name, "rss", "MB", "most", memory).result([one[0] for one in rounds], stored=bench.stored)
-    yield Goal(name, "filter", "ms", "most", filter_).result([one[1] for one in rounds], stored=bench.stored)
+    yield Goal(name, "rss", "MB", "most", memory).result([held for held, _ in rounds], stored=bench.stored)
+    yield Goal(name, "filter", "ms", "most", filter_).result([took for _, took in rounds], stored=bench.stored)
 
 
 def lag(bench: Bench, name: str, *, p99: float) -> Iterable[Result]:
-    """Watch the overview under load; see rule 3."""
+    """Measure the lag of the event loop on the overview under load."""
 
     async def watch() -> list[float]:
         directory = bench.fresh()
@@ -157,10 +153,10 @@ def lag(bench: Bench, name: str, *, p99: float) -> Iterable[Result]:
                 terminal.send("q")
                 await terminal.exit_code()
         late = json.loads(found.read_text())
-        return quantiles(late[len(late) // 5 :], n=100, method="inclusive")  # without the start
+        return percentiles(late[len(late) // 5 :])  # without the start
 
     rounds = [bench.run(watch()) for _ in range(bench.rounds)]
-    yield Goal(name, "p99", "ms", "most", p99).result([one[98] for one in rounds], events_per_s=2 * LOADED_PER_S)
+    yield from percentile_results(name, rounds, {99: p99}, events_per_s=2 * LOADED_PER_S)
 
 
 # A dashboard at work
@@ -195,7 +191,7 @@ async def _at_work(directory: Path, rate: int = STEADY_PER_S) -> AsyncIterator[D
         try:
             assert traffic.stdout is not None
             if not await traffic.stdout.readline():
-                raise RuntimeError("there is no traffic")
+                raise RuntimeError("the traffic process has ended")
             yield daemon
         finally:
             traffic.kill()
@@ -212,7 +208,7 @@ def _run_python(*arguments: str) -> float:
 async def _watch(bench: Bench, rate: int, *options: str) -> tuple[float, float]:
     """Return the processor time of the overview in percent, and its output in KiB per second."""
     async with _at_work(bench.fresh(), rate) as daemon, _dashboard(daemon, *options) as terminal:
-        await asyncio.sleep(2)  # what it does once after its start is not what it costs to keep open
+        await asyncio.sleep(2)  # excludes the work after its start
         pid = terminal.process.pid
         cpu, count, begin = cpu_seconds(pid), len(terminal.raw), perf_counter()
         await asyncio.sleep(WATCH_SECS)
@@ -226,18 +222,18 @@ async def _open_dead_letters(terminal: Terminal) -> None:
     await _quiet(terminal, 0.5)
 
 
-async def _press(terminal: Terminal, what: str, count: int) -> list[float]:
+async def _press(terminal: Terminal, sequence: str, count: int) -> list[float]:
     """Return the percentiles of key → first byte, in milliseconds."""
     times = []
-    for key in islice(cycle(what), count):
+    for key in islice(cycle(sequence), count):
         await _quiet(terminal)
         begin = perf_counter()
         times.append((await terminal.bytes_after(terminal.send(key)) - begin) * 1e3)
-    return quantiles(times, n=100, method="inclusive")
+    return percentiles(times)
 
 
 async def _change(terminal: Terminal, count: int) -> float:
-    """Return the median time from a key to the screen that it leads to, in milliseconds."""
+    """Return the median time from a key to its screen, in milliseconds."""
     times = []
     for key, marker in islice(cycle([("1", b"Throughput"), ("6", b"REASON")]), count):
         await _quiet(terminal)
@@ -248,7 +244,7 @@ async def _change(terminal: Terminal, count: int) -> float:
 
 
 async def _quiet(terminal: Terminal, secs: float = QUIET_SECS) -> None:
-    """Return once nothing has come for a moment, or after a few attempts."""
+    """Return once there was no output for a moment, or after a few attempts."""
     for _ in range(10):
         since = perf_counter() - terminal.arrivals[-1][0]
         if since >= secs:
@@ -279,7 +275,7 @@ def _write_dead_letters(directory: Path, count: int) -> None:
 
 
 async def traffic(socket: Path, rate: int) -> None:
-    """Publish so many messages a second in batches, and handle them, until killed."""
+    """Publish `rate` messages a second in batches, and handle them, until killed."""
     async with RelayClient(socket) as client, asyncio.TaskGroup() as group:
         for subject in ENDPOINTS:
             await client.register_endpoint(subject)
@@ -306,7 +302,7 @@ async def _handle(client: RelayClient, subject: str) -> None:
             pass
 
 
-TUI_CASES: dict[str, Callable[[Bench, str], Iterable[Result]]] = {
+TUI_CASES: Cases = {
     "tui_keys": partial(keys, p50=10, p95=30),
     "tui_cpu": partial(processor, busy=5, idle=1),
     "tui_output": partial(output, usual=20, slow_link=3),
@@ -314,7 +310,6 @@ TUI_CASES: dict[str, Callable[[Bench, str], Iterable[Result]]] = {
     "tui_dead_letters": partial(many_dead_letters, memory=150, filter_=100),
     "tui_lag": partial(lag, p99=25),
 }
-"""Every case by name, in the order of running."""
 
 if __name__ == "__main__":
     asyncio.run(traffic(Path(sys.argv[1]), int(sys.argv[2])))

@@ -1,11 +1,11 @@
-"""Relay against what people would use instead, in one run on the reader's machine: ``python -m benchmarks compare``.
+"""Relay against alternatives, in one run on your machine: ``python -m benchmarks compare``.
 
-`programme.py` is who takes part and what is measured, `contestant.py` what each must be able to do, `worker.py` how it
-is measured, `runner.py` how the rounds are interleaved.
+`programme.py` lists contestants and metrics, `contestant.py` has their interface, `worker.py` measures, `runner.py`
+interleaves the rounds.
 
-**Two classes.** A figure stands beside others that promise the same. *Power*: a message is synced to the disk before it
-is acknowledged, and a sync may serve several. *Kill*: it is given to the kernel. The syncs of 500 messages one by one,
-and of 500 with 64 in flight, less those of starting (``strace -f -c -e trace=fsync,fdatasync``, 2026-11-16):
+**Two classes.** Figures are compared only with others of the same guarantee. *Power*: a message is synced to the disk
+before it is acknowledged, and a sync may cover several. *Kill*: it is handed to the kernel. The syncs of 500 messages
+one by one, and of 500 with 64 in flight, without those of the start (``strace -f -c -e trace=fsync,fdatasync``):
 
 =====================  ============  =============  ===============================================================
 contestant             power         kill
@@ -21,18 +21,18 @@ persist-queue, files   5, 5          5, 5           not in the first class
 
 After kill -9 in the second class, JetStream had all of 500 acknowledged messages, Redis all of 5,000.
 
-**What is equal.** The payload, encoded for each message; how many are under way; the disk; one process that publishes
-and reads, while a server has another; each client's own way of having many under way, the faster where there are two.
+**What is equal.** The payload, encoded for each message; the number in flight; the disk; one process that publishes
+and reads, while a server has another; each client's own way of having many in flight, the faster where there are two.
 
 **What is not equal, and in whose favour.**
 
-1. A library needs no hop to another process. So libraries are set against Relay as one, servers against its socket.
+1. A library needs no hop to another process. So libraries are compared with the library, servers with the socket.
 2. JetStream goes over TCP on the loopback, since it has no Unix sockets; Redis and Relay over a Unix socket.
-3. JetStream and Redis store a message of a fan-out once, with a place in the stream for each reader, and keep it when
-   all have read it. Relay stores it for each endpoint, so that each can fail, be retried and be replayed alone, and
+3. JetStream and Redis store a message of a fan-out once, with a position in the stream per reader, and keep it when
+   all have read it. Relay stores a copy for each endpoint, so that each can fail, be retried and be replayed alone, and
    removes it.
-4. Redis and persist-queue's SQLite sync what a reader acknowledges (counted: 2 and 3 syncs a message, from publishing
-   to acknowledging). Relay and JetStream do not (1): after the loss of power they may bring a handled message again.
+4. Redis and persist-queue's SQLite sync acknowledgements (counted: 2 and 3 syncs per message, from publishing to
+   acknowledging). Relay and JetStream do not (1): after a power loss they may deliver a handled message again.
 5. A publish to Relay also checks access, rate, budget and pressure, and is indexed and traced; through its socket it
    can be repeated without harm. The others store bytes.
 6. The servers are written in Go and C. All clients are in Python, with asyncio. (redis-py's blocking client was half as

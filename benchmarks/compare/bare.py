@@ -1,7 +1,7 @@
-"""The floor: the bare loop of benchmarks/rig/floor.py, which every Maildir must at least cost.
+"""The floor: the bare loop of benchmarks/rig/floor.py, the least that any Maildir costs.
 
-It knows of no readers. For the fan-out it writes ten files, and the same loop then reads and removes them: what ten
-readers would have to do, without their being woken.
+It has no readers. For the fan-out it writes ten files, and the same loop then reads and removes them: the work of ten
+readers, without waking them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Floor:
         floor.write(self._boxes[subject], floor.messages(subject, count), sync=self._sync)
 
     async def burst(self, subject: str, count: int) -> None:
-        """Write the files from threads where a sync is waited for; one loop is faster where not."""
+        """Write the files from threads if each waits for a sync; otherwise one loop is faster."""
         boxes, mail = self._boxes[subject], floor.messages(subject, count)
         if self._sync:
             work = iter(mail)
@@ -67,7 +67,7 @@ def _read(boxes: list[Path], mail: list[floor.Message], handled: Callable[[], No
 @asynccontextmanager
 async def _open(directory: Path, durability: Durability) -> AsyncIterator[Contestant]:
     if floor.PAYLOAD != PAYLOAD:
-        raise RuntimeError("the floor writes another payload than the others")
+        raise RuntimeError("the floor writes a different payload")
     yield Floor(directory, durability)
 
 
@@ -77,7 +77,7 @@ ENTRIES = {
         "library",
         _open,
         lambda: "a loop",
-        cannot={"latency": "A loop that writes files wakes nobody.", "memory": "It holds nothing."},
+        cannot={"latency": "A loop that writes files wakes no reader.", "memory": "It holds nothing."},
         remarks={
             "power": "Two syncs a message, file and directory; for 64 in flight, 64 threads. For the fan-out one "
             "process writes ten files, then reads and removes them.",

@@ -17,12 +17,12 @@ from benchmarks.compare.results import results
 from benchmarks.compare.runner import run
 from benchmarks.compare.table import table
 from benchmarks.compare.worker import RATE
-from benchmarks.harness import positive
+from benchmarks.harness import positive, say
 from benchmarks.rig.workplace import file_system, workplace
 
 
 def main(arguments: list[str]) -> None:
-    """Compare whoever is installed, in both classes."""
+    """Compare the installed contestants, in both classes."""
     options = _options(arguments)
     signal.signal(signal.SIGTERM, _end)
     try:
@@ -50,20 +50,20 @@ def _compare(options: argparse.Namespace) -> None:
         print(*about, sep="\n", end="\n\n", file=sys.stderr if options.json else sys.stdout, flush=True)
         for durability in CLASSES:
             able = [name for name in there if durability not in entry(name).out_of_class]
-            found = results(durability, run(able, durability, root, rounds, messages, _say))
+            found = results(durability, run(able, durability, root, rounds, messages, say))
             if options.json:
-                print(*(json.dumps(one.line()) for one in found), sep="\n", flush=True)
+                print(*(json.dumps(result.line()) for result in found), sep="\n", flush=True)
             else:
                 print(table(durability, there, found), flush=True)
-        _say("cleaning up")
+        say("cleaning up")
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks compare", description="Measure Relay against what you would use instead."
+        prog="python -m benchmarks compare", description="Compare Relay with alternatives."
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(CONTESTANTS)} (default: all)")
-    parser.add_argument("--quick", action="store_true", help="2 rounds of 100: to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="2 rounds of 100: a smoke test")
     parser.add_argument("--rounds", type=positive, help="rounds of each measurement (default: 5)")
     parser.add_argument("--messages", type=positive, help="messages of each measurement (default: 500)")
     parser.add_argument("--dir", type=Path, help="where to write (default: .benchmarks, in the current directory)")
@@ -83,9 +83,5 @@ def _processor() -> str:
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    """End as by Ctrl-C: what was started is ended, what was written is removed."""
+    """Exit as after Ctrl-C: processes are ended, files are removed."""
     raise SystemExit(128 + number)
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

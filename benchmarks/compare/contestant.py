@@ -1,6 +1,6 @@
-"""What is compared: the little that every contestant can be asked to do.
+"""The interface of contestants.
 
-A subject is a place for messages: an endpoint, a stream, a mailbox, a queue. Every measurement has one of its own.
+A subject is a place for messages: an endpoint, a stream, a mailbox, a queue. Every measurement has its own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 Durability = Literal["power", "kill"]
-"""What an acknowledged message survives: the loss of power (synced to the disk), or kill -9 (given to the kernel)."""
+"""What an acknowledged message survives: a power loss (synced to the disk), or kill -9 (given to the kernel)."""
 Task = Literal["one_by_one", "in_flight", "fan_out", "latency", "memory"]
 
 PAYLOAD = {"content": "x" * 1000}
@@ -23,43 +23,43 @@ READERS = 10
 
 
 class Contestant(Protocol):
-    """A way of keeping messages, ready to be measured."""
+    """A message store, ready to be measured."""
 
     pid: int
     """The process whose memory counts: the server, or the one that holds the library."""
 
     async def make(self, subject: str) -> None:
-        """Make a place where messages stay, since nobody reads them."""
+        """Make a subject without readers, where messages stay."""
 
     async def publish(self, subject: str, count: int) -> None:
-        """Publish one after the other, each when the one before is safe."""
+        """Publish one by one, each after the previous one is durable."""
 
     async def burst(self, subject: str, count: int) -> None:
-        """Publish with 64 under way at any time, until all are safe."""
+        """Publish with 64 in flight, until all are durable."""
 
 
 @runtime_checkable
 class Listening(Contestant, Protocol):
-    """One that also brings messages to those who read them."""
+    """A contestant that also delivers messages to readers."""
 
     def listen(self, subject: str, readers: int, handled: Callable[[], None]) -> AbstractAsyncContextManager[None]:
-        """Make a place whose every message each of so many readers handles and acknowledges."""
+        """Make a subject with readers, each of which handles and acknowledges every message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A contestant as the programme knows it, before it is started."""
+    """A contestant before it is started."""
 
     title: str
     kind: Literal["library", "server"]
     open: Callable[[Path, Durability], AbstractAsyncContextManager[Contestant]]
     version: Callable[[], str]
     missing: Callable[[], str | None] = lambda: None
-    """Say what to install, if something is not there."""
+    """Return what to install, or None if nothing is missing."""
     remarks: Mapping[Durability, str] = field(default_factory=dict)
     cannot: Mapping[Task, str] = field(default_factory=dict)
     out_of_class: Mapping[Durability, str] = field(default_factory=dict)
-    """Why it has no figures at all in a class."""
+    """Why it has no figures in a class."""
 
 
 async def in_tasks(publish: Callable[[], Awaitable[object]], count: int) -> None:
@@ -76,7 +76,7 @@ async def in_tasks(publish: Callable[[], Awaitable[object]], count: int) -> None
 
 
 async def in_threads(publish: Callable[[], object], count: int) -> None:
-    """Publish from 64 threads, where a call waits."""
+    """Publish from 64 threads, because a call blocks."""
     await asyncio.to_thread(_in_threads, publish, count)
 
 

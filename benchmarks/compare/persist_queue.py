@@ -1,7 +1,7 @@
 """persist-queue from PyPI: its queue in SQLite with acknowledgements, and its queue of files.
 
 1. SQLite in WAL mode, with `synchronous` at its FULL: a sync for each `put`, `get` and `ack`, in both classes.
-2. The file queue syncs once in a hundred messages, when it begins another file: it belongs to one class alone.
+2. The file queue syncs once in a hundred messages, when it begins another file: it is in one class only.
 3. A reader is a thread that blocks in `get`, in the same process; 64 in flight are 64 threads.
 """
 
@@ -33,7 +33,7 @@ class Queue(Protocol):
 
 
 Make = Callable[[Path], tuple[Queue, Callable[[Any], object]]]
-"""Make a queue, and what acknowledges an item of it."""
+"""Makes a queue and the function that acknowledges an item."""
 
 
 class PersistQueue:
@@ -77,7 +77,7 @@ class PersistQueue:
         try:
             yield
         finally:
-            while thread.is_alive():  # a `get` that begins to wait just now misses the first, for ten seconds
+            while thread.is_alive():  # a `get` that is about to wait misses the first item, for ten seconds
                 queue.put(_STOP)
                 thread.join(0.1)
 
@@ -110,7 +110,7 @@ def _version() -> str:
     return version("persist-queue")
 
 
-_ALONE = "A message of a queue is for one reader; a fan-out is a loop of its user's."
+_ALONE = "A message of a queue is for one reader; a fan-out is up to its user."
 
 ENTRIES = {
     "persist-queue": Entry(
@@ -122,7 +122,7 @@ ENTRIES = {
         cannot={"fan_out": _ALONE},
         remarks={
             "power": "A sync for each put, and two more for getting and acknowledging it. 64 threads, one connection.",
-            "kill": "It syncs here too: it has no setting not to.",
+            "kill": "It syncs here too: there is no setting against it.",
         },
     ),
     "persist-queue-files": Entry(

@@ -1,6 +1,6 @@
-"""Who takes part, and what is measured.
+"""The contestants and the metrics.
 
-A contestant's module is imported where it is needed, so that a worker holds no other's memory.
+A contestant's module is imported only where needed, so that a worker does not hold the memory of others.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ CONTESTANTS = {
     "persist-queue": "benchmarks.compare.persist_queue",
     "persist-queue-files": "benchmarks.compare.persist_queue",
 }
-"""Where each is, in the order of a round."""
+"""The module of each, in the order of a round."""
 
 CLASSES: dict[Durability, str] = {
-    "power": "An acknowledged message survives the loss of power",
+    "power": "An acknowledged message survives a power loss",
     "kill": "An acknowledged message survives kill -9",
 }
 
@@ -35,7 +35,7 @@ class Metric(NamedTuple):
     unit: str
     better: Literal["more", "less"]
     task: Task
-    """What measures it."""
+    """The task that measures it."""
 
 
 METRICS = {
@@ -48,7 +48,7 @@ METRICS = {
     "memory_after": Metric("after the run, MB", "MB", "less", "memory"),
 }
 ROUNDS: tuple[Task, ...] = ("one_by_one", "in_flight", "fan_out", "latency")
-"""What is measured in rounds, what removes messages last: that slows the making of files down, see harness.py."""
+"""Tasks measured in rounds. Those that remove messages come last: that slows down creating files (harness.py)."""
 
 
 def entry(name: str) -> Entry:

@@ -1,9 +1,9 @@
 """Redis streams: a real redis-server with its append-only file, over a Unix socket, and redis-py's asyncio client.
 
-1. XADD, awaited each time; 64 in flight are a pipeline of 64, which is how its users publish many.
-2. Readers are a consumer group and a connection each: XREADGROUP that blocks, then one XACK for all that it returned.
+1. XADD, awaited each time; 64 in flight are a pipeline of 64, the usual way to publish many.
+2. Readers are a consumer group and a connection each: XREADGROUP that blocks, then one XACK for all messages returned.
 3. `appendfsync` is `always` (one sync for all that arrived in a turn of the server's loop) or `everysec`, its default.
-   While a sync of `everysec` is under way Redis may put off a write, though it has acknowledged the message.
+   During a sync of `everysec` Redis may delay a write although it has acknowledged the message.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,12 +21,11 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from benchmarks.compare.contestant import IN_FLIGHT, PAYLOAD, Contestant, Durability, Entry
-from benchmarks.rig.servers import server
+from benchmarks.rig.servers import server, until_ready
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-_READY_SECS = 20.0
 _BLOCK_MS = 5000
 _SYNC: dict[Durability, str] = {"power": "always", "kill": "everysec"}
 
@@ -86,7 +85,7 @@ async def _open(directory: Path, durability: Durability) -> AsyncIterator[Contes
         safe = ["--appendonly", "yes", "--appendfsync", _SYNC[durability], "--save", ""]
         with server(["redis-server", *where, *safe]) as process:
             async with _client(socket) as client:
-                await _ready(client, process)
+                await until_ready(process, lambda: _answers(client))
                 yield RedisStreams(client, socket, process.pid)
 
 
@@ -96,17 +95,14 @@ def _client(socket: Path) -> Redis:
     return Redis(unix_socket_path=str(socket), protocol=2, socket_timeout=None)
 
 
-async def _ready(client: Redis, process: subprocess.Popen[bytes]) -> None:
+async def _answers(client: Redis) -> bool:
     from redis.exceptions import ConnectionError
 
-    async with asyncio.timeout(_READY_SECS):
-        while True:
-            with suppress(ConnectionError):
-                await client.ping()
-                return
-            if process.poll() is not None:
-                raise RuntimeError(f"redis-server ended with {process.returncode}")
-            await asyncio.sleep(0.02)
+    try:
+        await client.ping()
+    except ConnectionError:
+        return False
+    return True
 
 
 def _fields() -> dict[str, str]:

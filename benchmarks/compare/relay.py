@@ -1,6 +1,6 @@
 """Relay: the library in this process, and a supervisor behind its socket.
 
-Every check of a publish is on and none refuses. A fan-out is one publish to a pattern, and ten endpoints' mailboxes.
+Every check of a publish is enabled and none refuses. A fan-out is one publish to a pattern of ten endpoints.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Library(Relay):
 
 
 class Socket(Relay):
-    """A supervisor in a process of its own."""
+    """A supervisor in its own process."""
 
     def __init__(self, client: RelayClient, socket: Path, pid: int) -> None:
         super().__init__(client, pid)
@@ -90,7 +90,7 @@ class Socket(Relay):
 
     @asynccontextmanager
     async def listen(self, subject: str, readers: int, handled: Callable[[], None]) -> AsyncIterator[None]:
-        """Subscribe to each endpoint over a connection of its own."""
+        """Subscribe to each endpoint over its own connection."""
 
         async def read(messages: MessageStream) -> None:
             async for _ in messages:

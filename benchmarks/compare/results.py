@@ -1,7 +1,7 @@
 """From rounds to results: medians, spreads, and ratios within a round.
 
-A ratio says how many times as good: above 1 is faster, sooner or smaller. A server is set against Relay through its
-socket and a library against Relay as one, so that a network hop is never set against none.
+A ratio above 1 is better: faster, sooner or smaller. Servers are compared with Relay through its socket and libraries
+with Relay as a library, so both sides have the same number of network hops.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 from benchmarks.compare.contestant import Durability
 from benchmarks.compare.programme import METRICS, Metric, entry
 from benchmarks.compare.runner import Rounds
+from benchmarks.harness import rounded
 
 FLOOR = "floor"
 RELAY = {"library": "relay", "server": "relay-socket"}
 
 
 class Result(NamedTuple):
-    """A contestant's figure, in all rounds."""
+    """A contestant's figure over all rounds."""
 
     durability: Durability
     contestant: str
@@ -34,19 +35,19 @@ class Result(NamedTuple):
         return {
             "bench": f"compare_{self.durability}",
             "metric": self.metric,
-            "value": _short(self.value),
+            "value": rounded(self.value),
             "unit": METRICS[self.metric].unit,
             "contestant": self.contestant,
-            "ratio_to_floor": self.to_floor and _short(self.to_floor),
-            "ratio_to_relay": self.to_relay and _short(self.to_relay),
+            "ratio_to_floor": rounded(self.to_floor),
+            "ratio_to_relay": rounded(self.to_relay),
             "relay": RELAY[entry(self.contestant).kind],
-            "spread": [_short(one) for one in self.spread],
-            "rounds": [_short(one) for one in self.rounds],
+            "spread": rounded(self.spread),
+            "rounds": rounded(self.rounds),
         }
 
 
 def results(durability: Durability, rounds: Rounds) -> list[Result]:
-    """Return every figure there is, by contestant and then by metric."""
+    """Return every figure, by contestant and then by metric."""
     found = []
     for name, figures in rounds.items():
         relay = rounds.get(RELAY[entry(name).kind], {})
@@ -63,8 +64,4 @@ def _ratio(metric: Metric, mine: list[float], base: list[float] | None) -> float
     if not base:
         return None
     pairs = zip(mine, base, strict=True)
-    return median(one / other if metric.better == "more" else other / one for one, other in pairs)
-
-
-def _short(value: float) -> float:
-    return float(f"{value:.4g}")
+    return median(value / other if metric.better == "more" else other / value for value, other in pairs)

@@ -1,10 +1,10 @@
-"""The rounds: A B C, A B C, so that a noisy machine hits all alike.
+"""The rounds are interleaved, A B C, A B C, so that a noisy machine affects all contestants alike.
 
-1. All contestants of a class are started, then one is measured at a time while the others wait.
-2. A round measures one task with each of them, in the same order. Ratios are made within a round, from neighbours in
-   time; the value is the median of the rounds.
-3. Before each measurement the file system is synced, so that nobody pays for what another has left to write back.
-4. Workers lead process groups of their own: Ctrl-C reaches the runner alone, which ends them. If it is killed, the
+1. All contestants of a class are started, then measured one at a time while the others wait.
+2. A round measures one task with each of them, in the same order. Ratios are computed within a round, between
+   measurements close in time; the value is the median of the rounds.
+3. The file system is synced before each measurement, so that no contestant pays for another's pending writes.
+4. Workers lead their own process groups: Ctrl-C reaches only the runner, which ends them. If the runner is killed, the
    kernel interrupts them, and they end their servers.
 """
 
@@ -23,10 +23,9 @@ from typing import IO
 
 from benchmarks.compare.contestant import Durability, Task
 from benchmarks.compare.programme import ROUNDS, entry
-from benchmarks.rig.servers import tied
+from benchmarks.rig.servers import ROOT, tied
 from relay_core.journal.journal import sync_file_system
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 _END_SECS = 30.0
 
 Rounds = dict[str, dict[str, list[float]]]
@@ -43,16 +42,16 @@ class Worker:
         self._answers = answers
 
     def ask(self, task: Task, count: int) -> dict[str, float]:
-        """Have a task measured, and return the figures.
+        """Measure a task, and return the figures.
 
         Raises:
-            SystemExit: if the worker has ended; it has said why.
+            SystemExit: if the worker has ended; its error is on stderr.
         """
         with suppress(BrokenPipeError):
             print(json.dumps({"task": task, "count": count}), file=self._asks, flush=True)
         line = self._answers.readline()
         if not line:
-            raise SystemExit(f"{self.name} ended early, with {self._process.wait()}: its own words are above")
+            raise SystemExit(f"{self.name} ended early, with {self._process.wait()}: its error is above")
         figures: dict[str, float] = json.loads(line)
         return figures
 
@@ -77,7 +76,7 @@ def worker(name: str, root: Path, durability: Durability) -> Iterator[Worker]:
         if not finished:
             process.send_signal(signal.SIGINT)
         try:
-            process.communicate(timeout=_END_SECS)  # closes its input, at whose end it stops
+            process.communicate(timeout=_END_SECS)  # closes its input, which makes it stop
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -93,17 +92,17 @@ def run(
         workers = [stack.enter_context(worker(name, root, durability)) for name in names]
 
         def able(task: Task) -> list[Worker]:
-            return [one for one in workers if task not in entry(one.name).cannot]
+            return [worker for worker in workers if task not in entry(worker.name).cannot]
 
-        for one in able("memory"):
-            figures[one.name]["memory_idle"] = list(one.ask("memory", 0).values())
+        for idle in able("memory"):
+            figures[idle.name]["memory_idle"] = list(idle.ask("memory", 0).values())
         for task in ROUNDS:
             for number in range(rounds):
                 say(f"{durability}: {task}, round {number + 1} of {rounds}")
-                for one in able(task):
+                for measured in able(task):
                     sync_file_system(root)
-                    for metric, value in one.ask(task, messages).items():
-                        figures[one.name][metric].append(value)
-        for one in able("memory"):
-            figures[one.name]["memory_after"] = list(one.ask("memory", 0).values())
+                    for metric, value in measured.ask(task, messages).items():
+                        figures[measured.name][metric].append(value)
+        for used in able("memory"):
+            figures[used.name]["memory_after"] = list(used.ask("memory", 0).values())
     return figures

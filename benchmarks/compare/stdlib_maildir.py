@@ -1,7 +1,7 @@
 """The standard library's mailbox.Maildir: files as the floor has them, written with its `add`.
 
-`add` syncs the file and not the directory, always. A message that survives the loss of power needs the directory's sync
-as well, which whoever wants it does by himself; so does this contestant, in that class alone.
+`add` always syncs the file and never the directory. To survive a power loss a message also needs a sync of the
+directory, which this contestant adds in that class.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import mailbox
 import os
 import platform
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 from benchmarks.compare.contestant import PAYLOAD, Contestant, Durability, Entry, in_threads
@@ -41,7 +41,7 @@ class Mailbox:
         await in_threads(lambda: self._add(subject), count)
 
     def close(self) -> None:
-        """Let the directories go."""
+        """Close the directories."""
         for _, directory in self._boxes.values():
             os.close(directory)
 
@@ -54,11 +54,8 @@ class Mailbox:
 
 @asynccontextmanager
 async def _open(directory: Path, durability: Durability) -> AsyncIterator[Contestant]:
-    one = Mailbox(directory, durability)
-    try:
-        yield one
-    finally:
-        one.close()
+    with closing(Mailbox(directory, durability)) as contestant:
+        yield contestant
 
 
 ENTRIES = {
@@ -68,12 +65,12 @@ ENTRIES = {
         _open,
         lambda: f"Python {platform.python_version()}",
         cannot={
-            "fan_out": "A mailbox has one reader; a fan-out is a loop of its user's.",
-            "latency": "It wakes nobody: its reader looks every so often.",
+            "fan_out": "A mailbox has one reader; a fan-out is up to its user.",
+            "latency": "It wakes no reader: readers poll.",
         },
         remarks={
             "power": "`add` syncs the file; the benchmark syncs the directory, which `add` does not. 64 threads.",
-            "kill": "`add` syncs every file here too: it has no way not to. 64 threads.",
+            "kill": "`add` syncs every file here too: there is no option against it. 64 threads.",
         },
     )
 }

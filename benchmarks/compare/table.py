@@ -1,4 +1,4 @@
-"""The results as Markdown: for each class the figures, the ratios, and what must be known to read them."""
+"""The results as Markdown: for each class the figures, the ratios, and notes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from benchmarks.compare.results import Result
 
 DASH = "–"
 _RATIOS = (
-    "How many times as good (above 1 is faster, sooner, smaller): against the floor / against Relay, libraries "
-    "against the library and servers against the socket."
+    "Ratios, above 1 is better (faster, sooner, smaller): to the floor / to Relay, libraries "
+    "to the library and servers to the socket."
 )
 
 
 def table(durability: Durability, names: list[str], results: list[Result]) -> str:
     """Return one class: contestants down, metrics across."""
-    by = {(one.contestant, one.metric): one for one in results}
+    by = {(result.contestant, result.metric): result for result in results}
     notes = _Notes()
     heads = [metric.title for metric in METRICS.values()]
     figures, ratios = [], []
@@ -25,17 +25,20 @@ def table(durability: Durability, names: list[str], results: list[Result]) -> st
         remark = entry(name).remarks.get(durability)
         title = entry(name).title + (notes.mark(remark) if remark else "")
         mine = {key: by.get((name, key)) for key in METRICS}
-        cells = (_figure(one) if one else DASH + notes.mark(_why(name, durability, key)) for key, one in mine.items())
+        cells = (
+            _figure(result) if result else DASH + notes.mark(_why(name, durability, key))
+            for key, result in mine.items()
+        )
         figures.append([title, *cells])
-        ratios.append([entry(name).title, *(_ratios(one) if one else DASH for one in mine.values())])
+        ratios.append([entry(name).title, *(_ratios(result) if result else DASH for result in mine.values())])
     lines = [f"### {CLASSES[durability]}", "", *_rows(["", *heads], figures), "", *notes.lines(), ""]
     lines += [_RATIOS, ""]
     return "\n".join([*lines, *_rows(["", *heads], ratios), ""])
 
 
 def _why(name: str, durability: Durability, metric: str) -> str:
-    one = entry(name)
-    return one.out_of_class.get(durability) or one.cannot[METRICS[metric].task]
+    contestant = entry(name)
+    return contestant.out_of_class.get(durability) or contestant.cannot[METRICS[metric].task]
 
 
 class _Notes:
@@ -56,14 +59,14 @@ def _rows(heads: list[str], rows: list[list[str]]) -> Iterator[str]:
         yield f"| {' | '.join(row)} |"
 
 
-def _figure(one: Result) -> str:
-    low, high = one.spread
-    spread = "" if len(one.rounds) == 1 else f" ({_number(low)} – {_number(high)})"
-    return f"**{_number(one.value)}**{spread}"
+def _figure(result: Result) -> str:
+    low, high = result.spread
+    spread = "" if len(result.rounds) == 1 else f" ({_number(low)} – {_number(high)})"
+    return f"**{_number(result.value)}**{spread}"
 
 
-def _ratios(one: Result) -> str:
-    return " / ".join(DASH if ratio is None else f"{_number(ratio)} ×" for ratio in (one.to_floor, one.to_relay))
+def _ratios(result: Result) -> str:
+    return " / ".join(DASH if ratio is None else f"{_number(ratio)} ×" for ratio in (result.to_floor, result.to_relay))
 
 
 def _number(value: float) -> str:

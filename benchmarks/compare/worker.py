@@ -1,7 +1,7 @@
-"""One contestant in a process of its own, measured when the runner says so.
+"""One contestant in its own process, measured on request of the runner.
 
-``python -m benchmarks.compare.worker NAME DIRECTORY DURABILITY`` starts it, then answers each line of JSON
-(``{"task", "count"}``) with one: figures by metric. It ends with its input, and the contestant's server with it.
+``python -m benchmarks.compare.worker NAME DIRECTORY DURABILITY`` starts it, then answers each JSON line
+(``{"task", "count"}``) with a JSON line of figures by metric. It ends with its input, and ends its server.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _new = numbers()
 
 
 class Seen:
-    """When each message was handled, by a task or a thread."""
+    """Records when each message was handled, by a task or a thread."""
 
     def __init__(self) -> None:
         self.at: list[float] = []
@@ -40,16 +40,16 @@ class Seen:
         self._loop = asyncio.get_running_loop()
 
     def __call__(self) -> None:
-        """Note a message."""
+        """Record a message."""
         self.at.append(perf_counter())
         if len(self.at) >= self._goal:
             self._loop.call_soon_threadsafe(self._reached.set)
 
     async def reach(self, goal: int) -> None:
-        """Wait until so many were handled.
+        """Wait until `goal` messages were handled.
 
         Raises:
-            RuntimeError: if they are not, or more are.
+            RuntimeError: if fewer or more were.
         """
         self._reached.clear()
         self._goal = goal
@@ -112,12 +112,12 @@ async def latency(contestant: Contestant, count: int) -> Figures:
 
 def _listening(contestant: Contestant) -> Listening:
     if not isinstance(contestant, Listening):
-        raise RuntimeError(f"{type(contestant).__name__} wakes no reader")
+        raise RuntimeError(f"{type(contestant).__name__} has no readers")
     return contestant
 
 
 async def memory(contestant: Contestant, count: int) -> Figures:
-    """Look at what the process holds."""
+    """Measure the memory of the process."""
     return {"memory": memory_mb(contestant.pid)}
 
 
@@ -131,7 +131,7 @@ _TASKS: dict[Task, Callable[[Contestant, int], Awaitable[Figures]]] = {
 
 
 async def work(name: str, directory: Path, durability: Durability) -> None:
-    """Start a contestant, and measure it until there is nothing more to do."""
+    """Start a contestant, and measure it until the input ends."""
     async with entry(name).open(directory, durability) as contestant:
         while line := await asyncio.to_thread(sys.stdin.readline):
             asked = json.loads(line)

@@ -1,5 +1,1 @@
-"""What the cases measure with.
-
-Supervisors and servers in processes of their own, workplaces on disk, generated events, and the floor that ratios
-refer to.
-"""
+"""The equipment of the cases: supervisors and servers, directories, generated events, and the floor."""

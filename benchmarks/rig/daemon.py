@@ -1,29 +1,25 @@
-"""A supervisor to be measured, in a process of its own, and (run as a program) a subscriber in another.
+"""A supervisor in its own process, and (run as a program) a subscriber in another.
 
-``python -m benchmarks.rig.daemon SOCKET SUBJECT COUNT`` says "ready", receives that many messages, and prints a JSON
-list of when each arrived, in seconds of the machine's monotonic clock, which all processes share.
+``python -m benchmarks.rig.daemon SOCKET SUBJECT COUNT`` prints "ready", receives that many messages, and prints a JSON
+list of their arrival times, in seconds of the monotonic clock, which all processes share.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Literal, NamedTuple
 
 from benchmarks.rig.running import config
-from benchmarks.rig.servers import server
+from benchmarks.rig.servers import ROOT, server, until_ready
 from relay_core.client.client import RelayClient
 from relay_core.errors import SupervisorUnavailable
-
-ROOT = Path(__file__).resolve().parents[2]
-_READY_SECS = 60.0
 
 
 class Daemon(NamedTuple):
@@ -35,29 +31,26 @@ class Daemon(NamedTuple):
 
 @asynccontextmanager
 async def supervisor(directory: Path, durability: Literal["os", "fsync"] = "os") -> AsyncIterator[Daemon]:
-    """Run a supervisor on a data directory, with every check made and none refusing."""
+    """Run a supervisor on a data directory, with every check enabled and none refusing."""
     (directory / "config.json").write_text(config(durability).model_dump_json(by_alias=True))
     with TemporaryDirectory(prefix="relay-bench-") as place:
         socket = Path(place) / "relay.sock"
         places = ["--data-dir", str(directory), "--socket", str(socket)]
         with server([sys.executable, "-m", "relay_supervisor", "run", *places], cwd=ROOT) as process:
-            await _ready(socket, process)
+            await until_ready(process, lambda: _answers(socket))
             yield Daemon(socket, process.pid)
 
 
-async def _ready(socket: Path, process: subprocess.Popen[bytes]) -> None:
-    async with asyncio.timeout(_READY_SECS):
-        while True:
-            with suppress(SupervisorUnavailable):
-                async with RelayClient(socket):
-                    return
-            if process.poll() is not None:
-                raise RuntimeError(f"the supervisor ended with {process.returncode}")
-            await asyncio.sleep(0.05)
+async def _answers(socket: Path) -> bool:
+    try:
+        async with RelayClient(socket):
+            return True
+    except SupervisorUnavailable:
+        return False
 
 
 async def receive(socket: str, subject: str, count: int) -> list[float]:
-    """Receive messages, and return when each arrived."""
+    """Receive messages, and return their arrival times."""
     arrived = []
     async with RelayClient(socket) as client, client.subscribe(subject) as messages:
         print("ready", flush=True)

@@ -1,9 +1,9 @@
 """The floor: a bare loop that makes message files, the least that any Maildir costs.
 
-It writes what the bus would store (a whole envelope, some 1,270 bytes, a name that is a growing ULID), with full
-paths: O_CREAT|O_EXCL in ``tmp/``, write, close, rename to ``new/``. With `sync` also the file's fsync before and the
-fsync of ``new/`` after the rename, on a descriptor that stays open. The same loop fills mailboxes for the cases that
-begin with stored messages.
+It writes what the bus would store (an envelope of some 1,270 bytes under an increasing ULID), with full paths:
+O_CREAT|O_EXCL in ``tmp/``, write, close, rename to ``new/``. With `sync` it also fsyncs the file before the rename, and
+``new/`` after it, on a descriptor that stays open. The same loop fills mailboxes for cases that begin with stored
+messages.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 import sys
@@ -11,9 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.rig.servers import server
-
-_READY_SECS = 20.0
+from benchmarks.rig.servers import server, until_ready
 
 
 class NatsServer(NamedTuple):
@@ -24,21 +21,21 @@ class NatsServer(NamedTuple):
 
 
 def binary() -> str:
-    """Return where the program is, or would be."""
+    """Return the path of the program, which may not exist."""
     return shutil.which("nats-server") or str(Path(sys.executable).with_name("nats-server"))
 
 
 @asynccontextmanager
 async def nats_server(directory: Path, jetstream: str = "") -> AsyncIterator[NatsServer]:
-    """Run a server that stores below a directory, with further settings of JetStream."""
+    """Run a server that stores below a directory, with extra JetStream settings."""
     settings = directory / "nats.conf"
     settings.write_text(f'jetstream {{ store_dir: "{directory}/store"\n {jetstream} }}\n')
     where = ["-a", "127.0.0.1", "-p", "-1", "--ports_file_dir", str(directory)]
     with server([binary(), "-c", str(settings), *where]) as process:
         ports = directory / f"nats-server_{process.pid}.ports"
-        async with asyncio.timeout(_READY_SECS):
-            while not (ports.exists() and ports.stat().st_size):  # it writes there where it listens
-                if process.poll() is not None:
-                    raise RuntimeError(f"nats-server ended with {process.returncode}")
-                await asyncio.sleep(0.02)
+
+        async def has_ports() -> bool:  # the server writes the addresses it listens on
+            return ports.exists() and ports.stat().st_size > 0
+
+        await until_ready(process, has_ports)
         yield NatsServer(json.loads(ports.read_text())["nats"][0], process.pid)

@@ -1,6 +1,6 @@
-"""A bus to be measured: its configuration, its publishers, and (run as a program) its memory.
+"""A bus in this process: its configuration, its publishers, and (run as a program) its memory.
 
-``python -m benchmarks.rig.running DATA_DIR`` opens the bus, brings its index up to date and prints its memory as JSON.
+``python -m benchmarks.rig.running DATA_DIR`` opens the bus, updates its index and prints its memory as JSON.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from time import perf_counter
 from typing import Literal
 
 from benchmarks.rig.floor import PAYLOAD, SENDER
+from benchmarks.rig.servers import memory_mb
 from relay_core.config import BackpressureConfig, RateLimitConfig, RelayConfig, ReliabilityConfig
 from relay_core.core import RelayCore
 
@@ -21,7 +22,7 @@ _HUGE = 1_000_000_000
 
 
 def config(durability: Literal["os", "fsync"]) -> RelayConfig:
-    """Return a configuration in which every check is made and none refuses."""
+    """Return a configuration with every check enabled and none refusing."""
     return RelayConfig(
         durability=durability,
         reliability=ReliabilityConfig(
@@ -49,7 +50,7 @@ async def publish_all(relay: RelayCore, subject: str, count: int, publishers: in
 
 
 async def timed(relay: RelayCore, subject: str, count: int, publishers: int = 1, *, handled: bool = False) -> float:
-    """Return the seconds per publish, until all are handled if somebody does."""
+    """Return the seconds per publish; with `handled`, until all messages are handled."""
     await relay.idle()
     begin = perf_counter()
     await publish_all(relay, subject, count, publishers)
@@ -63,25 +64,20 @@ async def timed(relay: RelayCore, subject: str, count: int, publishers: int = 1,
 
 
 async def background() -> None:
-    """Wait until what the bus does in the background after a start is done."""
+    """Wait until the background work after a start is done."""
     busy = [task for task in asyncio.all_tasks() if task.get_name() in ("check index", "rescan")]
     if busy:
         await asyncio.wait(busy)
 
 
 async def hold(directory: Path) -> dict[str, float]:
-    """Return the memory of this process with a bus whose index is up to date."""
+    """Return the memory of this process with an open bus whose index is up to date."""
     async with RelayCore(directory, config("os")) as relay:
         await background()
         await relay.maintenance.checkpoint_index()
         await background()
         gc.collect()
-        return _memory()
-
-
-def _memory() -> dict[str, float]:
-    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    return {"rss_mb": int(status["VmRSS"].split()[0]) / 1024, "peak_mb": int(status["VmHWM"].split()[0]) / 1024}
+        return {"rss_mb": memory_mb("self"), "peak_mb": memory_mb("self", "VmHWM")}
 
 
 if __name__ == "__main__":

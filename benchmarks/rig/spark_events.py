@@ -1,11 +1,11 @@
 """A day of events in the shape of the real log, for the benchmarks and tests of `spark/`.
 
-1. Every value is a hash of a message's number and the seed: the same call gives the same day, on any machine.
+1. Every value is a hash of a message's number and the seed: the same call gives the same day on any machine.
 2. Messages come in traces of 1 to 12 (`SHAPES`), as trees with parents and hops. A message is published, stored and
    handled; one in 97 fails and becomes a dead letter instead, one in 997 is stopped as a loop.
 3. 200 subjects and 60 senders, so that the first of them has about 13 % and 17 % of the messages. Latencies have a long
    tail. A few subjects belong to adapters.
-4. Each kind is a range of its own, by time: a day is written without a shuffle, each kind's files side by side.
+4. Each kind is a separate range, by time, so a day is written without a shuffle.
 
 As a program: ``python -m benchmarks.rig.spark_events TABLES DATE ROWS``.
 """
@@ -47,8 +47,8 @@ _ROWS_OF_A_FILE = 1_000_000
 
 _Fields: TypeAlias = dict[str, str | int]
 
-# Where a message of a block stands: the root of its trace in the block, its own place in the trace, its parent's, its
-# hops. The n-th message of a trace answers the one at (n - 1) // 3, so that each has up to three children.
+# The position of each message of a block: the root of its trace, its index in the trace, its parent's index, its hops.
+# The n-th message of a trace answers the one at (n - 1) // 3, so that each has up to three children.
 _BLOCK = [
     {"root": sum(SHAPES[:trace]), "place": place, "parent": max(0, place - 1) // 3, "hops": (place > 0) + (place > 3)}
     for trace, size in enumerate(SHAPES)
@@ -62,7 +62,7 @@ def generate(spark: SparkSession, rows: int, day: date, seed: int = 1) -> DataFr
 
 
 def write_day(events: DataFrame, tables_dir: str, day: date) -> None:
-    """Leave a day's events as ingest does: ``events/date=D/kind=K/*.parquet``, and the manifest that lists them."""
+    """Write a day's events as ingest does: ``events/date=D/kind=K/*.parquet``, and the manifest that lists them."""
     tables, home = Storage(tables_dir), f"events/date={day}"
     tables.make(home)
     events.write.mode("overwrite").partitionBy("kind").parquet(tables.uri(home))
@@ -108,7 +108,7 @@ class _Generator:
     def _number_messages(self) -> DataFrame:
         """Return the messages: spread over the day, those of a trace up to two seconds apart.
 
-        Step by step, so that Spark works out each column once.
+        In steps, so that Spark computes each column once.
         """
         n, root, parent, begin, gap = self._n, F.col("root"), F.col("parent"), F.col("begin"), F.col("gap")
         placed = self._range(self._count).select(n, _at(_BLOCK, n).alias("at"))
@@ -186,7 +186,7 @@ class _Generator:
         )
 
     def _refused(self) -> Iterator[DataFrame]:
-        """Refuse every 16th message at some other target, and as many that never got an id in the log altogether."""
+        """Refuse every 16th message at another target, and as many publishes completely."""
         twice = self._message | {"time": self._sent, "status": F.lit("refused")}
         code = _pick(("backpressure", "backpressure", "circuit_open", "circuit_open", "budget_exceeded"), self._n)
         other = {
@@ -202,7 +202,7 @@ class _Generator:
         yield self._events("refused", self._messages.where(self._n % 16 == 9), twice | whole | alone)
 
     def _operations(self) -> Iterator[DataFrame]:
-        """Open and close breakers, fill and empty mailboxes, lose adapters, run jobs, and start the bus once more."""
+        """Open and close breakers, fill and empty mailboxes, disconnect adapters, run jobs, and restart the bus."""
         episode, step = F.floor(self._n / 3), self._n % 3
         begin = F.lit(self._start) + F.floor(episode * (DAY_MS / max(1, self._episodes)))
         moment = begin + step * (1000 + self._hash("episode", episode) % 60_000)
@@ -255,7 +255,7 @@ class _Generator:
         )
 
     def _hash(self, salt: str, n: Column) -> Column:
-        """Return a number from 0 up that hangs on the seed, the salt and n alone."""
+        """Return a non-negative number that depends only on the seed, the salt and n."""
         return F.xxhash64(F.lit(f"{self._seed}{salt}"), n).bitwiseAND(F.lit(0x7FFF_FFFF_FFFF))
 
     def _uniform(self, salt: str, n: Column) -> Column:
@@ -266,14 +266,14 @@ class _Generator:
         return F.floor(F.exp(self._uniform(salt, n) * math.log(count + 1))).cast("int") - 1
 
     def _skewed(self, salt: str, n: Column, middle: int, spread: float) -> Column:
-        """Return a number around `middle` with a long tail, near enough to log-normal."""
+        """Return a number around `middle` with a long tail, roughly log-normal."""
         near = self._uniform(salt, n) + self._uniform(f"{salt} b", n) + self._uniform(f"{salt} c", n) - 1.5
         return F.floor(F.exp(near * (2 * spread)) * middle)
 
 
 def _at(block: list[dict[str, int]], n: Column) -> Column:
-    """Return what the block says of message n."""
-    # As a text: each literal that Python makes is a call to the JVM.
+    """Return the position of message n in its block."""
+    # As SQL text: each literal made in Python is a call to the JVM.
     places = (", ".join(f"{value} AS {name}" for name, value in place.items()) for place in block)
     return F.element_at(F.expr(f"array({', '.join(f'struct({place})' for place in places)})"), _place(n, len(block)))
 

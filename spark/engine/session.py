@@ -1,22 +1,21 @@
 """The Spark session of a run: on this machine, on a cluster, over Spark Connect, or in the JVM of `spark-submit`.
 
 Rules:
-1. Without a master, Spark runs in this machine's cores, listens on loopback alone, and leaves nothing behind: scratch
-   space is a private directory that goes with the session (one that a kill has left goes with the next session).
-2. A master elsewhere must be able to call back, so then the driver's addresses are Spark's choice; memory and
-   partitions of the executors are the cluster's.
-3. With `remote`, no Java is needed here. Only settings that a session may change are sent.
-4. Under `spark-submit` the JVM is there already, and its master and settings are the user's: as with `remote`.
-5. What the caller sets wins over all of this, except that JVM options are added to ours.
-6. The JVM ends with this process, however that ends: it reads our end of a pipe, which the kernel closes.
+1. Without a master, Spark runs on this machine's cores, listens only on loopback, and leaves nothing behind: scratch
+   space is a private directory removed with the session (after a kill, by the next session).
+2. A remote master must be able to connect back, so Spark chooses the driver's addresses; memory and partitions of the
+   executors are up to the cluster.
+3. With `remote`, no Java is needed here, and only settings that a session may change are sent.
+4. Under `spark-submit` the JVM already exists, and its master and settings are the user's: as with `remote`.
+5. The caller's settings override all of these, except that JVM options are appended.
+6. The JVM ends with this process, however that ends: it reads from a pipe that the kernel then closes.
 
-Failure cases: no Java → java.NoJavaError. A JVM that dies at once with a class-data archive is started again without.
+Failure cases: no Java → java.NoJavaError. A JVM that dies at start with a class-data archive is restarted without it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import shutil
@@ -32,22 +31,23 @@ from pyspark.sql import SparkSession
 
 from spark.engine.class_archive import Archive, archive_for, make_archive, quoted
 from spark.engine.java import cache_directory, find_java
+from spark.engine.lock import locked
 
 LOOPBACK = "127.0.0.1"
 _CONNECTED = "SPARK_CONNECT_MODE_ENABLED"
-"""The mark by which pyspark's functions know what to build; it sets it, and leaves it."""
+"""Tells pyspark's functions what to build; pyspark sets it and does not remove it."""
 
-# What a session may change, wherever it runs.
+# Settings that a session may change, wherever it runs.
 _SESSION = {
     "spark.sql.session.timeZone": "UTC",
-    # Hundreds of paths are listed here: a job that lists them costs more than it saves.
+    # Hundreds of paths are listed in the driver: a job that lists them costs more than it saves.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
 }
 
-# What the driver's JVM is started with, wherever the executors are.
+# Settings that the driver's JVM is started with, wherever the executors are.
 _DRIVER = {
     # Heap 1.25 GB, and about 0.5 GB of code, classes and buffers beside it: below 2.5 GB with room for Python.
     "spark.driver.memory": "1280m",
@@ -56,12 +56,12 @@ _DRIVER = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-_COLLECTOR = "-XX:+UseSerialGC"  # the least memory beside the heap, and no threads that two cores do not have
-_QUICK_COMPILER = "-XX:TieredStopAtLevel=1"  # the good one takes a core for most of a short run, and gains little
+_COLLECTOR = "-XX:+UseSerialGC"  # least memory beside the heap, no extra threads
+_QUICK_COMPILER = "-XX:TieredStopAtLevel=1"  # the optimising one uses a core for most of a short run
 _JVM = (
-    "-XX:-UsePerfData",  # no file in /tmp for tools that watch
+    "-XX:-UsePerfData",  # no file in /tmp for monitoring tools
     "-Xlog:disable",
-    "-Xlog:all=error,cds*=off:stderr",  # its warnings would go to stdout; those about the archive are for nobody
+    "-Xlog:all=error,cds*=off:stderr",  # its warnings would go to stdout
 )
 
 _LOGGING = """\
@@ -75,7 +75,7 @@ appender.stderr.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n%ex
 logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
 logger.gateway.level = error
 """
-"""Errors on stderr; Spark takes the gateway's level for that of a shell, and tells when it differs from the root's."""
+"""Errors on stderr. Spark prints a notice if the gateway's level differs from the root's, so it is set as well."""
 
 
 @contextmanager
@@ -87,40 +87,40 @@ def open_session(
     conf: Mapping[str, str] | None = None,
     light: bool = False,
 ) -> Iterator[SparkSession]:
-    """Open the session, and stop it.
+    """Open the session, and stop it at the end.
 
-    `light` says that there is little to compute: then code is compiled quickly rather than well.
+    `light` means little to compute: code is compiled quickly instead of optimised.
 
     Raises:
-        NoJavaError: it needs a Java here, and there is none.
+        NoJavaError: if a local Java is needed and there is none.
     """
-    given = dict(conf or {})
+    overrides = dict(conf or {})
     with contextlib.ExitStack() as stack:
         if remote is not None:
             if _CONNECTED not in os.environ:
                 stack.callback(os.environ.pop, _CONNECTED, None)
-            session = _build(name, {"spark.remote": remote, **_SESSION, **given})
+            session = _build(name, {"spark.remote": remote, **_SESSION, **overrides})
         elif "PYSPARK_GATEWAY_PORT" in os.environ:
-            session = _build(name, {**({"spark.master": master} if master else {}), **_SESSION, **given})
+            session = _build(name, {**({"spark.master": master} if master else {}), **_SESSION, **overrides})
         else:
-            session = stack.enter_context(_classic(name, master or "local[*]", given, light))
+            session = stack.enter_context(_classic(name, master or "local[*]", overrides, light))
         stack.callback(session.stop)
         yield session
 
 
 @contextmanager
-def _classic(name: str, master: str, given: Mapping[str, str], light: bool) -> Iterator[SparkSession]:
+def _classic(name: str, master: str, overrides: Mapping[str, str], light: bool) -> Iterator[SparkSession]:
     with _scratch_in(Path(tempfile.gettempdir())) as scratch:
         java = find_java()
         spark_home = _spark_home()
         environment = {
             "JAVA_HOME": str(java.home_for_spark(scratch)),
-            # Of the small JVM that only puts the command of the real one together.
+            # For the small JVM that only prints the command line of the real one.
             "SPARK_LAUNCHER_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto",
             **({"SPARK_LOCAL_IP": LOOPBACK} if _is_here(master) else {}),
         }
-        settings = {"spark.master": master, **_SESSION, **_DRIVER, **_places(master, scratch, light), **given}
-        settings["spark.driver.extraJavaOptions"] = _jvm_options(_files_in(scratch), given, light)
+        settings = {"spark.master": master, **_SESSION, **_DRIVER, **_places(master, scratch, light), **overrides}
+        settings["spark.driver.extraJavaOptions"] = _jvm_options(_files_in(scratch), overrides, light)
         cache = cache_directory()
         archive = archive_for(java, spark_home, cache, scratch) if cache else None
         with _set_in_environment(environment):
@@ -136,16 +136,16 @@ def _spark_home() -> Path:
 
 
 def _places(master: str, scratch: Path, light: bool) -> dict[str, str]:
-    """Return where the driver listens and writes, and how many parts a shuffle has."""
+    """Return where the driver listens and writes, and the number of shuffle partitions."""
     places = {"spark.local.dir": str(scratch), "spark.sql.warehouse.dir": (scratch / "warehouse").as_uri()}
     if _is_here(master):
         places |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
     if master.startswith("local"):
         cores = os.cpu_count() or 1
-        # Enough parts that each of 20M rows fits in memory; of few rows Spark would join them again, which costs more.
+        # Enough for each part of 20M rows to fit in memory. With few rows, Spark would coalesce them, which costs more.
         places["spark.sql.shuffle.partitions"] = str(cores if light else max(16, 4 * cores))
         places["spark.sql.adaptive.enabled"] = str(not light).lower()
-        places["spark.sql.sources.ignoreDataLocality"] = "true"  # there is one place, and asking costs per file
+        places["spark.sql.sources.ignoreDataLocality"] = "true"  # one host, and looking it up costs time per file
     return places
 
 
@@ -178,16 +178,16 @@ def _build(name: str, settings: Mapping[str, str]) -> SparkSession:
     return builder.getOrCreate()
 
 
-def _jvm_options(files: str, given: Mapping[str, str], light: bool) -> str:
-    theirs = given.get("spark.driver.extraJavaOptions", "")
-    # A JVM that is told of two collectors does not start.
+def _jvm_options(files: str, overrides: Mapping[str, str], light: bool) -> str:
+    theirs = overrides.get("spark.driver.extraJavaOptions", "")
+    # A JVM with two collectors configured does not start.
     collector = [] if re.search(r"-XX:\+Use\w+GC\b", theirs) else [_COLLECTOR]
     compiler = [_QUICK_COMPILER] if light else []
     return " ".join([*collector, *compiler, *_JVM, files, theirs]).strip()
 
 
 def _files_in(scratch: Path) -> str:
-    """Return the options that have the JVM log as we say, and unpack its libraries where they go with the session."""
+    """Return the JVM options that configure logging and put temporary files into the scratch directory."""
     file = scratch / "log4j2.properties"
     file.write_text(_LOGGING)
     return " ".join(map(quoted, (f"-Dlog4j2.configurationFile={file.as_uri()}", f"-Djava.io.tmpdir={scratch}")))
@@ -195,37 +195,22 @@ def _files_in(scratch: Path) -> str:
 
 @contextmanager
 def _scratch_in(directory: Path) -> Iterator[Path]:
-    """Make a private directory that goes with the session, and remove those whose session was killed."""
+    """Make a private directory for the session, and remove those of killed sessions."""
     prefix = f"relay-spark-{os.getuid()}-"
     for left in directory.glob(f"{prefix}*"):
-        with contextlib.suppress(OSError), _locked(left):
+        with contextlib.suppress(OSError), locked(left):
             shutil.rmtree(left, ignore_errors=True)
     scratch = Path(tempfile.mkdtemp(prefix=prefix, dir=directory))
     try:
-        with _locked(scratch):
+        with locked(scratch):
             yield scratch
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
 @contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """Hold a directory's lock, which ends with the process.
-
-    Raises:
-        OSError: another process has it, or it is not ours.
-    """
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
 def _set_in_environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set what the JVM inherits; pyspark can be told in no other way."""
+    """Set environment variables that the JVM inherits; pyspark offers no other way."""
     before = {key: os.environ.get(key) for key in variables}
     os.environ.update(variables)
     try:

@@ -1,18 +1,18 @@
 """Ingest: sealed segments of the event log become Parquet by date and kind, once each.
 
-``events/date=D/kind=K/*.parquet`` is what is good, ``aside/date=D/*.parquet`` what is not, the manifest says which.
+``events/date=D/kind=K/*.parquet`` holds the events, ``aside/date=D/*.parquet`` the bad lines; the manifest lists both.
 
-1. A segment is taken when its name has no ``_`` in front and the manifest does not know it. One with the bytes of
-   another is counted and not taken. One that is known and has another size is reported and left: it must not happen.
-2. Spark reads and parses each line once, and writes good and bad in one pass: bad rows go to a kind of their own,
-   whose files are then moved aside. What was found is counted from the files just written, of three columns.
-   Segments that are not blank and leave nothing to be seen are an error, before anything is committed.
-3. The manifest is the commit (manifest.py). An ingest first removes what a dead one left, so that a crash at any point
-   and a run after it give the same table. Files are only added, as many as Spark has tasks for each kind; nothing
-   rewrites them, for a date sees a handful of ingests.
-4. Which lines are events, which go aside and what becomes of old versions is lines.py's part.
+1. A segment is ingested if its name has no leading ``_`` and the manifest does not list it. A copy of another segment
+   is counted and not ingested. A listed segment whose size changed is logged and ignored: it must not happen.
+2. Spark reads and parses each line once, and writes good and bad rows in one pass. Bad rows get their own kind, whose
+   files are then moved to ``aside``. Rows are counted from the files just written. If segments with content yield no
+   files, the ingest fails before anything is committed.
+3. The manifest is the commit (manifest.py). An ingest first removes the leftovers of a killed one, so that a crash at
+   any point and a later run give the same table. Files are only added and never rewritten, since a date has only a
+   handful of ingests.
+4. parse_lines.py decides which lines are events and upgrades old versions.
 
-Memory does not grow with the day: lines stream through, and each task holds one open row group for each kind.
+Memory does not grow with the day: lines are streamed, and each task holds one open row group per kind.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import date
 from urllib.parse import unquote
 
@@ -38,28 +37,20 @@ from spark.storage.locations import Storage, StorageError
 
 _WRITTEN = StructType([*EVENT_SCHEMA.fields, *ASIDE_SCHEMA.fields])
 _SETTINGS = {
-    # A file for each kind is open at once, instead of sorting all rows by kind.
+    # One open file per kind, instead of sorting all rows by kind.
     "spark.sql.maxConcurrentOutputFileWriters": "32",
-    # Every task writes a file for each kind, so that large ones make for fewer files.
+    # Every task writes a file per kind, so larger tasks make fewer files.
     "spark.sql.files.maxPartitionBytes": "512m",
 }
 _ROW_GROUP = 16 << 20
-_ALWAYS_NEW = ("time", "messageId", "traceId", "parentId", "storeUs", "queueUs", "handleUs", "totalUs")
-"""Columns whose values hardly repeat: looking each up in a dictionary gains nothing."""
+_NO_DICTIONARY = ("time", "messageId", "traceId", "parentId", "storeUs", "queueUs", "handleUs", "totalUs")
+"""Columns whose values hardly repeat: a dictionary gains nothing."""
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A sealed file of the event log."""
-
-    name: str
-    bytes: int
-
-
-def find_new(events: Storage, tables: Storage) -> dict[date, list[Segment]]:
-    """Return the segments to ingest by date; only directories and manifests are read."""
-    found: dict[date, list[Segment]] = {}
+def find_new(events: Storage, tables: Storage) -> dict[date, dict[str, int]]:
+    """Return the names and sizes of the segments to ingest, by date; only directories and manifests are read."""
+    found: dict[date, dict[str, int]] = {}
     for day in dates(events):
         manifest = read_manifest(tables, day) or Manifest()
         for name, size in events.sizes(f"date={day}").items():
@@ -67,10 +58,10 @@ def find_new(events: Storage, tables: Storage) -> dict[date, list[Segment]]:
                 continue
             known = manifest.segments.get(name)
             if known is None:
-                found.setdefault(day, []).append(Segment(name, size))
+                found.setdefault(day, {})[name] = size
             elif known.bytes != size:
                 _log.warning(
-                    "%s was ingested with %d bytes and now has %d: it is not taken again",
+                    "%s was ingested with %d bytes and now has %d: it is not ingested again",
                     events.uri(f"date={day}/{name}"),
                     known.bytes,
                     size,
@@ -79,24 +70,24 @@ def find_new(events: Storage, tables: Storage) -> dict[date, list[Segment]]:
 
 
 def ingest(
-    spark: SparkSession, events: Storage, tables: Storage, day: date, segments: Iterable[Segment], *, now_ms: int
+    spark: SparkSession, events: Storage, tables: Storage, day: date, segments: Mapping[str, int], *, now_ms: int
 ) -> Manifest:
-    """Take new segments of a date into the tables and return the date's manifest."""
+    """Ingest new segments of a date, and return the date's manifest."""
     manifest = read_manifest(tables, day) or Manifest()
-    new = _sort_out(events, day, segments, manifest)
+    new = _new_segments(events, day, segments, manifest)
     if not new:
         return manifest
     _clear(tables, day, manifest)
     names = [name for name, taken in new.items() if taken.copy_of is None]
     files = _write(spark, events, tables, day, names) if names else []
-    if not files and any(not _is_blank(events, f"date={day}/{name}") for name in names):
+    if not files and any(chunk.strip() for name in names for chunk in events.chunks(f"date={day}/{name}")):
         raise StorageError(
-            f"Spark has written nothing that can be seen at {tables.uri(_home(day))}: "
-            "this process, the driver and the workers must see the same places"
+            f"Spark wrote no visible files to {tables.uri(_home(day))}: "
+            "this process, the driver and the workers must share the same storage"
         )
     tables.keep(files)
     rows = _count(spark, tables, day, files) if files else []
-    kept, aside = _part(tables, day, files)
+    kept, aside = _move_aside(tables, day, files)
     manifest = Manifest(
         segments=manifest.segments | _with_counts(new, rows),
         files=manifest.files + kept,
@@ -109,29 +100,23 @@ def ingest(
 
 
 def read_day(spark: SparkSession, tables: Storage, day: date) -> DataFrame:
-    """Return the events of a date that have been ingested, with the columns of `EVENT_SCHEMA`."""
+    """Return the ingested events of a date, with the columns of `EVENT_SCHEMA`."""
     manifest = read_manifest(tables, day)
     return _read(spark, tables, _home(day), manifest.files if manifest else [], EVENT_SCHEMA)
 
 
-def _sort_out(events: Storage, day: date, segments: Iterable[Segment], manifest: Manifest) -> dict[str, Taken]:
-    """Return the new segments with their digests, copies marked."""
+def _new_segments(events: Storage, day: date, segments: Mapping[str, int], manifest: Manifest) -> dict[str, Taken]:
+    """Return the segments that are not in the manifest with their digests, copies marked."""
     known = {taken.digest: name for name, taken in manifest.segments.items() if taken.copy_of is None}
     new: dict[str, Taken] = {}
-    for segment in sorted(set(segments), key=lambda segment: segment.name):
-        if segment.name in manifest.segments:
-            continue
+    for name in sorted(segments.keys() - manifest.segments.keys()):
         digest = hashlib.blake2b(digest_size=16)
-        for piece in events.chunks(f"date={day}/{segment.name}"):
-            digest.update(piece)
-        found = digest.hexdigest()
-        new[segment.name] = Taken(bytes=segment.bytes, digest=found, copy_of=known.get(found))
-        known.setdefault(found, segment.name)
+        for chunk in events.chunks(f"date={day}/{name}"):
+            digest.update(chunk)
+        hexdigest = digest.hexdigest()
+        new[name] = Taken(bytes=segments[name], digest=hexdigest, copy_of=known.get(hexdigest))
+        known.setdefault(hexdigest, name)
     return new
-
-
-def _is_blank(events: Storage, name: str) -> bool:
-    return not any(piece.strip() for piece in events.chunks(name))
 
 
 def _home(day: date) -> str:
@@ -139,7 +124,7 @@ def _home(day: date) -> str:
 
 
 def _clear(tables: Storage, day: date, manifest: Manifest) -> None:
-    """Remove what an ingest that never came to its manifest left behind."""
+    """Remove the files of an ingest that did not commit its manifest."""
     tables.mend("manifest")
     listed = {*manifest.files, *manifest.aside}
     for name in [*tables.files(_home(day)), *tables.files(f"aside/date={day}")]:
@@ -150,7 +135,7 @@ def _clear(tables: Storage, day: date, manifest: Manifest) -> None:
 
 
 def _write(spark: SparkSession, events: Storage, tables: Storage, day: date, names: list[str]) -> list[str]:
-    """Write the segments' rows by kind and return the files they became."""
+    """Write the segments' rows by kind, and return the new files."""
     before = set(tables.files(_home(day)))
     tables.make(_home(day))
     paths = [events.pattern(f"date={day}/{name}") for name in names]
@@ -162,7 +147,7 @@ def _write(spark: SparkSession, events: Storage, tables: Storage, day: date, nam
             parse(lines, day)
             .write.mode("append")
             .option("parquet.block.size", _ROW_GROUP)
-            .options(**{f"parquet.enable.dictionary#{column}": "false" for column in _ALWAYS_NEW})
+            .options(**{f"parquet.enable.dictionary#{column}": "false" for column in _NO_DICTIONARY})
             .option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
             .partitionBy("kind")
             .parquet(tables.uri(_home(day)))
@@ -175,8 +160,8 @@ def _count(spark: SparkSession, tables: Storage, day: date, files: list[str]) ->
     return rows.agg(F.count("*").alias("rows"), F.min("time").alias("first"), F.max("time").alias("last")).collect()
 
 
-def _part(tables: Storage, day: date, files: list[str]) -> tuple[list[str], list[str]]:
-    """Move the bad rows' files to their own table and return the files of both."""
+def _move_aside(tables: Storage, day: date, files: list[str]) -> tuple[list[str], list[str]]:
+    """Move the files of bad rows to their own table, and return the files of both."""
     bad = f"{_home(day)}/kind={ASIDE}"
     aside = {name: f"aside/date={day}/{name.rpartition('/')[2]}" for name in files if name.startswith(f"{bad}/")}
     for name, to in aside.items():
@@ -195,7 +180,6 @@ def _with_counts(new: dict[str, Taken], rows: list[Row]) -> dict[str, Taken]:
 
 
 def _sum(before: Counts, new: dict[str, Taken], rows: list[Row]) -> Counts:
-    good = [row for row in rows if row.reason is None]
     kinds, reasons = Counter(before.kinds), Counter(before.reasons)
     for row in rows:
         if row.reason is None:
@@ -203,7 +187,7 @@ def _sum(before: Counts, new: dict[str, Taken], rows: list[Row]) -> Counts:
         else:
             reasons[row.reason] += row.rows
     times = [time for time in (before.first_time, before.last_time) if time is not None]
-    times += [time for row in good for time in (row["first"], row["last"])]
+    times += [time for row in rows if row.reason is None for time in (row["first"], row["last"])]
     return Counts(
         events=kinds.total(),
         duplicates=before.duplicates + sum(taken.copy_of is not None for taken in new.values()),
@@ -215,7 +199,7 @@ def _sum(before: Counts, new: dict[str, Taken], rows: list[Row]) -> Counts:
 
 
 def _read(spark: SparkSession, tables: Storage, home: str, files: list[str], schema: StructType) -> DataFrame:
-    """Return these files and no others, with exactly these columns."""
+    """Read only these files, with exactly these columns."""
     if not files:
         return no_rows(spark, schema)
     paths = [tables.pattern(name) for name in files]

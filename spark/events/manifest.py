@@ -1,10 +1,10 @@
-"""What has been ingested of one date: ``manifest/date=YYYY-MM-DD.json``, beside the tables.
+"""The ingested segments and files of one date: ``manifest/date=YYYY-MM-DD.json``, beside the tables.
 
-1. Writing the manifest commits an ingest: a Parquet file that is not listed does not count, whoever made it.
-2. A segment is known by its name and taken once; a copy of one is known by its digest, listed, and not taken.
-3. The manifest grows with the segments of its date and with nothing else.
+1. Writing the manifest commits an ingest: Parquet files that are not listed do not count.
+2. A segment is identified by its name and ingested once; a copy is recognised by its digest, listed, and not ingested.
+3. The manifest grows only with the segments of its date.
 
-A manifest that cannot be read is an error, never an empty one: everything would be taken a second time.
+An unreadable manifest is an error and never treated as empty: that would ingest everything a second time.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ class _Part(BaseModel):
 
 
 class Taken(_Part):
-    """A segment that is in the tables, or known not to belong there."""
+    """A segment that was ingested, or recognised as a copy."""
 
     bytes: int
     digest: str
     events: int = 0
     bad: int = 0
     copy_of: str | None = None
-    """The segment whose bytes it repeats."""
+    """The segment of which it is a copy."""
 
 
 class Counts(_Part):
-    """What was found in the date's segments."""
+    """Counts over the date's segments."""
 
     events: int = 0
     duplicates: int = 0
@@ -43,11 +43,11 @@ class Counts(_Part):
     last_time: int | None = None
     kinds: dict[str, int] = {}
     reasons: dict[str, int] = {}
-    """Lines that were put aside, by reason."""
+    """Bad lines by reason."""
 
     @property
     def bad(self) -> int:
-        """Return how many lines were put aside, whatever the reason."""
+        """Return the number of bad lines."""
         return sum(self.reasons.values())
 
 
@@ -59,14 +59,14 @@ class Manifest(_Part):
     files: list[str] = []
     """The events, relative to the tables."""
     aside: list[str] = []
-    """The lines that could not be taken."""
+    """The bad lines, relative to the tables."""
     counts: Counts = Counts()
     ingested_at: int = 0
     """When it last changed, in milliseconds since the epoch."""
 
 
 def manifest_name(day: date) -> str:
-    """Return where a date's manifest lies."""
+    """Return the path of a date's manifest, relative to the tables."""
     return f"manifest/date={day}.json"
 
 
@@ -83,13 +83,13 @@ def read_manifest(tables: Storage, day: date) -> Manifest | None:
         return None
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
+        where = "".join(f"{part}: " for part in first["loc"])
         raise StorageError(
-            f"{tables.root}/{name} cannot be read ({f'{where}: ' if where else ''}{first['msg']}): to ingest the date "
+            f"{tables.root}/{name} cannot be read ({where}{first['msg']}): to ingest the date "
             f"again, remove it, {tables.root}/events/date={day} and {tables.root}/aside/date={day}"
         ) from None
 
 
 def write_manifest(tables: Storage, day: date, manifest: Manifest) -> None:
-    """Commit what was ingested."""
+    """Commit an ingest."""
     tables.write(manifest_name(day), manifest.model_dump_json(by_alias=True, exclude_none=True, indent=1).encode())

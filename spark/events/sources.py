@@ -1,4 +1,4 @@
-"""The passes over a day's events that tables share: each reads the events once, and what it returns is small.
+"""The passes over a day's events that tables share: each reads the events once and returns few rows.
 
 ::
 
@@ -8,16 +8,16 @@
     incidents     all but publish, stored,       all
                   handled
 
-1. Events lie in directories by kind. A pass says its kinds in one plain list and nothing else about them, so that the
-   list picks directories and no other file is opened. Of all lines only refusals, which are few, are read by two.
-2. Every pass counts lines. A line that stands twice in the log counts twice, as it does on the bus's own counters.
-3. Nothing is lost for its time: an event from outside the day (the clock was put back, or forward) counts in the
-   day's first or last minute, whichever is nearer.
-4. A null is a value like another: messages without a sender are one group.
-5. Of unknown kinds only `incidents` has rows, and no table asks for them.
+1. Events are stored in directories by kind. A pass filters kinds with one plain list, so that Spark prunes directories
+   and opens no other file. Only refusals, which are few, are read by two passes.
+2. Every pass counts lines. A duplicated line counts twice, as it does in the bus's own counters.
+3. No event is dropped for its time: an event outside the day (the clock was changed) counts in the day's first or last
+   minute, whichever is nearer.
+4. Null is a value like any other: messages without a sender are one group.
+5. Unknown kinds appear only in `incidents`, and no table uses them.
 6. `steps` has no row for a step that was not measured.
-7. In `traffic`, a replay is no message, whatever it was replayed to. `tried` counts publishes, whether or not they
-   passed; `turnedAway` counts those that no target was allowed to take. A refusal by one target of several is neither.
+7. In `traffic`, a replay does not count as a message. `tried` counts publishes, accepted or not; `turnedAway` counts
+   those that no target accepted. A refusal by one of several targets is neither.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STEPS = ("queue", "handle", "total")
 EVERY_TARGET = "*"
 _REPLAYED, _REFUSED = "replayed", "refused"
 
-_PLENTIFUL = (EventKind.PUBLISH, EventKind.STORED, EventKind.HANDLED)
+_FREQUENT = (EventKind.PUBLISH, EventKind.STORED, EventKind.HANDLED)
 
 
 def traffic(events: DataFrame, day: Day) -> DataFrame:
@@ -44,7 +44,7 @@ def traffic(events: DataFrame, day: Day) -> DataFrame:
         "minute", _minute_of(day)
     )
     is_publish, status = F.col("kind") == EventKind.PUBLISH, F.coalesce("status", F.lit(""))
-    is_whole = F.coalesce(F.col("target") == EVERY_TARGET, F.lit(False))  # a refusal that has no publish beside it
+    is_whole = F.coalesce(F.col("target") == EVERY_TARGET, F.lit(False))  # a refusal without a publish event
     return (
         by_minute.where(~is_publish | (status != _REPLAYED))
         .groupBy("minute", "kind", "subject", "sender", "target", "code")
@@ -66,7 +66,7 @@ def steps(events: DataFrame) -> DataFrame:
         "adapter",
         *(F.col(f"{step}Us").alias(step) for step in STEPS),
     )
-    # Spark expands a row to three within the scan's generated code, so that one pass and one aggregate do: three
+    # Spark expands a row to three within the scan's generated code, so one pass and one aggregate are enough. Three
     # aggregates would read the day three times.
     about = ("target", "targetKind", "name", "adapter")
     return (
@@ -78,19 +78,19 @@ def steps(events: DataFrame) -> DataFrame:
 
 
 def incidents(events: DataFrame) -> DataFrame:
-    """Return the events of every kind that is not one of many, as they are."""
-    return events.where(~F.col("kind").isin(*_PLENTIFUL))
+    """Return the events of every infrequent kind, unchanged."""
+    return events.where(~F.col("kind").isin(*_FREQUENT))
 
 
 def time_of_day(minute: Column) -> Column:
     """Return a minute of the day as ``HH:MM``."""
-    # Not format_string, which would make "null:null" of no minute at all.
+    # Not format_string, which would turn a null into "null:null".
     hours, minutes = F.floor(minute / 60).cast("string"), (minute % 60).cast("string")
     return F.concat(F.lpad(hours, 2, "0"), F.lit(":"), F.lpad(minutes, 2, "0"))
 
 
 def _minute_of(day: Day) -> Column:
-    # Clamped before anything is subtracted: a time near the ends of LONG must not overflow.
+    # Clamped before the subtraction: a time near the ends of LONG must not overflow.
     last = day.start_ms + DAY_MS - 1
     time = F.least(F.greatest(F.col("time"), F.lit(day.start_ms)), F.lit(last))
     return F.call_function("div", time - day.start_ms, F.lit(60_000)).cast("int")

@@ -1,8 +1,7 @@
-"""Put a report together: what the nightly run has of a day in, a `NightlyReport` out. Pure.
+"""Build a report: the tables and numbers of a day in, a `NightlyReport` out. Pure.
 
-1. Values that JSON cannot hold, and texts that are too long, end here: nothing behind meets them.
-2. The report stays below `MOST_BYTES`, whatever the tables hold: rows are left out from the end of each table, alike
-   for all, and every table says how many rows it has in all.
+1. Values that JSON cannot hold and texts that are too long are replaced here, before any other module sees them.
+2. The report stays below `MOST_BYTES`: every table is cut to the same number of rows, and states its total.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any
 from relay_core.protocol.report import VERSION, NightlyReport, ReportTable
 from spark.days import Day
 from spark.report.findings import find, needs_attention
-from spark.report.headline import called, headline, metric_of
+from spark.report.headline import headline, metric_name, metric_of
 from spark.report.inputs import ReportInputs, Row, Table, counts_of, plain
 from spark.report.layout import LAYOUT, STEPS, TableLayout
 from spark.report.plots import draw
@@ -32,10 +31,10 @@ def build(
     made_at_ms: int,
     took_secs: float,
 ) -> NightlyReport:
-    """Return the report of a day; a table that was not made is left out."""
+    """Return the report of a day; a table that was not made is omitted."""
     tables = {name: Table(plain(table.rows), table.total) for name, table in tables.items()}
-    seen = ReportInputs(day, tables, plain(daily), plain(history), ingest)
-    attention = find(seen)
+    inputs = ReportInputs(day, tables, plain(daily), plain(history), ingest)
+    findings = find(inputs)
     report = NightlyReport(
         version=VERSION,
         date=day.date.isoformat(),
@@ -45,11 +44,11 @@ def build(
         took_secs=round(took_secs, 1),
         events=int(ingest.get("events") or 0),
         ingested_at=int(ingest.get("ingestedAt") or 0),
-        attention_count=sum(map(needs_attention, attention)),
-        attention=attention,
-        headline=headline(seen),
-        plots=draw(seen),
-        tables={shown.name: _table(shown, tables[shown.name]) for shown in LAYOUT if shown.name in tables},
+        attention_count=sum(map(needs_attention, findings)),
+        attention=findings,
+        headline=headline(inputs),
+        plots=draw(inputs),
+        tables={layout.name: _table(layout, tables[layout.name]) for layout in LAYOUT if layout.name in tables},
         data={
             "events": int(ingest.get("events") or 0),
             "segments": int(ingest.get("segments") or 0),
@@ -65,26 +64,26 @@ def build(
     return report
 
 
-def _table(shown: TableLayout, table: Table) -> ReportTable:
+def _table(layout: TableLayout, table: Table) -> ReportTable:
     return ReportTable(
-        title=shown.title,
-        about=shown.about,
-        columns=list(shown.columns),
-        bar=shown.bar,
-        rows=[_row(shown, row) for row in table.rows[: shown.limit]],
+        title=layout.title,
+        about=layout.about,
+        columns=list(layout.columns),
+        bar=layout.bar,
+        rows=[_row(layout, row) for row in table.rows[: layout.limit]],
         total=table.total,
     )
 
 
-def _row(shown: TableLayout, row: Row) -> dict[str, Any]:
-    """Return a row with the columns in their order, then what else it has."""
-    whole = {column.name: row.get(column.name) for column in shown.columns}
+def _row(layout: TableLayout, row: Row) -> dict[str, Any]:
+    """Return a row with the layout's columns first, then its other keys."""
+    whole = {column.name: row.get(column.name) for column in layout.columns}
     whole |= {name: value for name, value in row.items() if name not in whole}
-    if shown.name == "latency":
+    if layout.name == "latency":
         whole["step"] = STEPS.get(str(whole["step"]), whole["step"])
-    if shown.name == "anomalies":
+    if layout.name == "anomalies":
         name = str(row.get("metric"))
-        whole |= {"metric": called(name, str(row.get("key") or "")), "unit": metric_of(name).unit}
+        whole |= {"metric": metric_name(name, str(row.get("key") or "")), "unit": metric_of(name).unit}
     if "name" in whole:
         whole["name"] = whole["name"] or whole.get("target")
     return whole

@@ -1,10 +1,10 @@
 """What changed and what needs attention: the sentences that open the report.
 
-1. Bad before warnings before notes before good news; within a level in the order of `RULES`.
-2. A rule says at most `EACH` things; what is beyond is counted in one more sentence, so that one trouble that is
-   everywhere hides no other.
-3. Nothing bad and no warning is a quiet day, and said in one sentence.
-4. Of a day that is not over nobody says that it has too little of anything.
+1. Problems come before warnings, notes and good news; within a level the order is that of `RULES`.
+2. A rule contributes at most `EACH` findings per level and one that counts the rest, so that a widespread problem does
+   not hide the others.
+3. A day without problems and warnings is a quiet day, reported in one sentence.
+4. For a day that is not over, low numbers are not reported.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import NamedTuple
 from relay_core.protocol.report import Finding, Level
 from relay_core.text.units import plural
 from spark.report import troubles
-from spark.report.headline import called, metric_of
+from spark.report.headline import metric_name, metric_of
 from spark.report.inputs import ReportInputs, Row, counts_of
-from spark.report.wording import listed, short, shown
+from spark.report.wording import format_value, join_words, shorten
 
 EACH = 4
 _LEVELS: tuple[Level, ...] = ("bad", "warn", "info", "good")
@@ -25,27 +25,27 @@ _BECAUSE = 3
 
 
 class Rule(NamedTuple):
-    """A source of findings, and what they are called when there are too many."""
+    """A source of findings, and the noun that counts those beyond `EACH`."""
 
     find: Callable[[ReportInputs], Iterable[Finding]]
     more: str
 
 
-def changes(seen: ReportInputs) -> Iterator[Finding]:
-    """Say which numbers are far from what is usual, and which parts explain it; those are not said again."""
-    rows = sorted(seen.rows("anomalies"), key=lambda row: -abs(row.get("score") or 0))
-    said = {(part.get("metric"), part.get("key")) for row in rows for part in row.get("because") or ()}
+def changes(inputs: ReportInputs) -> Iterator[Finding]:
+    """Report numbers far from the usual, with the parts that explain them; the parts are not reported again."""
+    rows = sorted(inputs.rows("anomalies"), key=lambda row: -abs(row.get("score") or 0))
+    explained = {(part.get("metric"), part.get("key")) for row in rows for part in row.get("because") or ()}
     for row in rows:
         name, key, is_up = str(row.get("metric")), str(row.get("key") or ""), row.get("direction") != "down"
-        if (name, key) in said or (not is_up and not seen.day.is_over):
+        if (name, key) in explained or (not is_up and not inputs.day.is_over):
             continue
         metric = metric_of(name)
         better = metric.less_is_better is not None and is_up != metric.less_is_better
-        value, usual = (shown(row.get(part), metric.unit) for part in ("value", "usual"))
+        value, usual = (format_value(row.get(part), metric.unit) for part in ("value", "usual"))
         is_sender, is_subject = name.endswith("BySender"), key.startswith("relay.")
         yield Finding(
             level="good" if better else "warn",
-            title=f"{called(name, key)}: {value}, usually {usual}",
+            title=f"{metric_name(name, key)}: {value}, usually {usual}",
             text=_because(row),
             table="anomalies",
             sender=key if is_sender and is_subject else None,
@@ -53,37 +53,37 @@ def changes(seen: ReportInputs) -> Iterator[Finding]:
         )
 
 
-def data(seen: ReportInputs) -> Iterator[Finding]:
-    """Say what of the log could not be used."""
-    if bad := counts_of(seen.ingest, "badLines"):
-        reasons = listed([f"{number:,} {short(reason.replace('_', ' '), 64)}" for reason, number in bad.items()])
+def data(inputs: ReportInputs) -> Iterator[Finding]:
+    """Report lines and events of the log that could not be used."""
+    if bad := counts_of(inputs.ingest, "badLines"):
+        reasons = join_words([f"{number:,} {shorten(reason.replace('_', ' '), 64)}" for reason, number in bad.items()])
         yield Finding(
             level="warn",
             title=f"{plural(sum(bad.values()), 'line')} of the event log could not be read",
-            text=f"{reasons}. They are kept beside the tables, under tables/aside, and are in no number here.",
+            text=f"{reasons}. They are kept in tables/aside and not counted here.",
         )
-    if unknown := counts_of(seen.ingest, "unknownKinds"):
-        kinds = listed([f"{number:,} {short(kind, 64)}" for kind, number in unknown.items()])
+    if unknown := counts_of(inputs.ingest, "unknownKinds"):
+        kinds = join_words([f"{number:,} {shorten(kind, 64)}" for kind, number in unknown.items()])
         yield Finding(
             level="info",
-            title=f"{plural(sum(unknown.values()), 'event')} of kinds that this report does not know",
-            text=f"{kinds}. A newer bus may have written them: they are kept, and no table has them.",
+            title=f"{plural(sum(unknown.values()), 'event')} of unknown kinds",
+            text=f"{kinds}. A newer bus may have written them. They are kept, but no table counts them.",
         )
 
 
-def the_day(seen: ReportInputs) -> Iterator[Finding]:
-    """Say what limits the whole report: a day that is not over, or nothing to compare it with."""
-    if not seen.day.is_over:
+def the_day(inputs: ReportInputs) -> Iterator[Finding]:
+    """Report what limits the whole report: a day that is not over, or no history."""
+    if not inputs.day.is_over:
         yield Finding(
             level="info",
-            title=f"The day is not over: this is until {shown(seen.day.until_ms, 'time')[:5]} UTC",
-            text="Counts are not compared with whole days. The nightly run makes the report anew.",
+            title=f"The day is not over: this report ends at {format_value(inputs.day.until_ms, 'time')[:5]} UTC",
+            text="Counts are not compared with whole days. The nightly run will make the full report.",
         )
-    if not seen.known_days():
+    if not inputs.known_days():
         yield Finding(
             level="info",
             title="There are no earlier days to compare with",
-            text="What is usual is known after the next days; until then nothing is called unusual.",
+            text="Unusual numbers are reported once there are a few days of history.",
         )
 
 
@@ -97,21 +97,21 @@ RULES = (
     Rule(troubles.loops, "conversations with loops"),
     Rule(troubles.senders, "senders"),
     Rule(troubles.refusals, "senders that were denied"),
-    Rule(data, "things about the log"),
-    Rule(the_day, "things about the day"),
+    Rule(data, "notes about the log"),
+    Rule(the_day, "notes about the day"),
 )
-"""Everything that is looked at, the most important first."""
+"""All rules, the most important first."""
 
 
-def find(seen: ReportInputs) -> list[Finding]:
-    """Return what there is to say about a day, the most important first."""
-    found = [finding for rule in RULES for finding in _few(rule, list(rule.find(seen)))]
+def find(inputs: ReportInputs) -> list[Finding]:
+    """Return the findings of a day, the most important first."""
+    found = [finding for rule in RULES for finding in _few(rule, list(rule.find(inputs)))]
     ordered = sorted(found, key=lambda finding: _LEVELS.index(finding.level))
-    return ordered if any(map(needs_attention, ordered)) else [_quiet(seen), *ordered]
+    return ordered if any(map(needs_attention, ordered)) else [_quiet(inputs), *ordered]
 
 
 def needs_attention(finding: Finding) -> bool:
-    """Tell whether somebody should act on it."""
+    """Return True if an operator should act on the finding."""
     return finding.level in ("bad", "warn")
 
 
@@ -129,18 +129,17 @@ def _few(rule: Rule, found: list[Finding]) -> Iterator[Finding]:
             )
 
 
-def _quiet(seen: ReportInputs) -> Finding:
-    messages = seen.today("messages")
-    so_far = "" if seen.day.is_over else " so far"
+def _quiet(inputs: ReportInputs) -> Finding:
+    messages = inputs.today("messages")
+    so_far = "" if inputs.day.is_over else " so far"
     if not messages:
-        return Finding(level="good", title=f"Nothing was published{so_far}", text="And nothing is wrong.")
-    refused = seen.today("refusals")
+        return Finding(level="good", title=f"Nothing was published{so_far}", text="Nothing is wrong.")
+    refused = inputs.today("refusals")
+    refusals = plural(refused, "refusal") if refused else "Nothing was refused"
     return Finding(
         level="good",
         title=f"A quiet day{so_far}: {plural(messages, 'message')}, nothing needs attention",
-        text=f"{plural(refused, 'refusal')}, no dead letter waits, nothing is far from what is usual."
-        if refused
-        else "Nothing was refused, no dead letter waits, nothing is far from what is usual.",
+        text=f"{refusals}, no dead letter is waiting, no number is far from the usual.",
     )
 
 
@@ -148,9 +147,11 @@ def _because(row: Row) -> str:
     parts = [part for part in row.get("because") or () if part.get("key")]
     if not parts:
         return "No single part of it stands out."
-    said = []
+    causes = []
     for part in parts[:_BECAUSE]:
         name, unit = str(part.get("metric")), metric_of(str(part.get("metric"))).unit
-        words = called(name, str(part["key"]), of=str(row.get("metric")))
-        said.append(f"{words} {shown(part.get('value'), unit)} (usually {shown(part.get('usual'), unit)})")
-    return f"Most of it: {listed(said)}."
+        words = metric_name(name, str(part["key"]), of=str(row.get("metric")))
+        causes.append(
+            f"{words} {format_value(part.get('value'), unit)} (usually {format_value(part.get('usual'), unit)})"
+        )
+    return f"Most of it: {join_words(causes)}."

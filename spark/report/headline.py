@@ -1,8 +1,8 @@
-"""The day's key numbers, and what each metric is called: a test holds the metrics to those of spark/tables/daily.py.
+"""The day's key numbers, and the title of each metric. A test compares the metrics with spark/tables/daily.py.
 
-1. A break-down is read like what it breaks down: ``messagesBySender`` are messages, from a sender.
-2. A number that is only known by its parts (a latency) is that of the greatest of them.
-3. A number of a day that is not over is compared only where the day's length does not matter (latencies).
+1. A break-down has the title and unit of its metric: ``messagesBySender`` are messages, from a sender.
+2. A metric without a total (a latency) has the greatest value of its parts.
+3. For a day that is not over, only metrics that do not depend on the day's length (latencies) are compared.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import NamedTuple
 
 from relay_core.protocol.report import KeyNumber, Unit
 from spark.report.inputs import ReportInputs
-from spark.report.wording import short
+from spark.report.wording import shorten
 
 
 class Metric(NamedTuple):
-    """A number of the day, and how to read it."""
+    """The title and unit of a number of the day."""
 
     title: str
     unit: Unit = "count"
     less_is_better: bool | None = True
-    """None where neither is better: more and less are both worth a look."""
+    """None if neither direction is better."""
 
 
 METRICS = {
@@ -53,18 +53,18 @@ HEADLINE = {
     "breakerOpenSecs": "Breakers open",
     "adapterDownSecs": "Adapters down",
 }
-"""The metrics that open the report, in its order, and what they are called there."""
+"""The metrics that open the report, in order, with their titles there."""
 
 _BREAK_DOWN = re.compile(r"(.+)By([A-Z]\w*)")
 _TO = {"Sender": " from ", "Subject": " to "}
 
 
-def headline(seen: ReportInputs) -> list[KeyNumber]:
+def headline(inputs: ReportInputs) -> list[KeyNumber]:
     """Return the day's key numbers."""
     numbers = []
     for name, title in HEADLINE.items():
-        unit, value, usual = METRICS[name].unit, seen.today(name), seen.usual(name)
-        comparable = seen.day.is_over or unit == "us"
+        unit, value, usual = METRICS[name].unit, inputs.today(name), inputs.usual(name)
+        comparable = inputs.day.is_over or unit == "us"
         numbers.append(
             KeyNumber(
                 name=name,
@@ -74,24 +74,24 @@ def headline(seen: ReportInputs) -> list[KeyNumber]:
                 usual=usual,
                 change=(value - usual) / usual if comparable and value is not None and usual else None,
                 less_is_better=bool(METRICS[name].less_is_better),
-                trend=[*seen.before(name), value] if usual is not None else [],
+                trend=[*inputs.before(name), value] if usual is not None else [],
             )
         )
     return numbers
 
 
 def metric_of(name: str) -> Metric:
-    """Return how to read a metric or a break-down of one."""
+    """Return the metric of a name, which may be a break-down."""
     found = _BREAK_DOWN.fullmatch(name)
     base = found[1] if found is not None else name
     return METRICS.get(base, Metric(base))
 
 
-def called(metric: str, key: str, *, of: str = "") -> str:
-    """Return what a number is about, in words; beside the number `of` which it is a part, only what is its own."""
+def metric_name(metric: str, key: str, *, of: str = "") -> str:
+    """Return a number's name in words; beside the number `of` which it is a part, only the part's own name."""
     found = _BREAK_DOWN.fullmatch(metric)
     base, by = (found[1], found[2]) if found is not None else (metric, "")
     title = "" if base == of else metric_of(metric).title
     if not key or (of and not found):  # a latency's parts are of the same target
         return title
-    return f"{title}{_TO.get(by, ', ')}{short(key, 64)}".strip(", ")
+    return f"{title}{_TO.get(by, ', ')}{shorten(key, 64)}".strip(", ")

@@ -1,4 +1,4 @@
-"""What a report is made from: the day's tables and numbers as plain rows, with what is usual beside them."""
+"""The inputs of a report: the day's tables and numbers, and those of earlier days, as plain rows."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from spark.days import HISTORY_DAYS, Day
 
 Row = Mapping[str, Any]
 MAX_TEXT = 300
-"""Characters of a text in a table."""
+"""Maximum length of a text in a table."""
 
 
 class Table(NamedTuple):
-    """The first rows of a table, as SHOWN orders and limits them, and how many there are in all."""
+    """The first rows of a table, as LAYOUT orders and limits them, and the total number of rows."""
 
     rows: Sequence[Row]
     total: int
@@ -26,35 +26,35 @@ class Table(NamedTuple):
 
 @dataclass(frozen=True)
 class ReportInputs:
-    """All that is known of a day."""
+    """The tables and numbers of a day, with its history."""
 
     day: Day
     tables: Mapping[str, Table]
     daily: Sequence[Row] = ()
-    """The day's numbers: metric, key, value. The key of what is about everything is empty."""
+    """The day's numbers: metric, key, value. A number of the whole bus has an empty key."""
     history: Sequence[Row] = ()
-    """The same of the days before, with their date."""
+    """The numbers of the days before, with their date."""
     ingest: Mapping[str, Any] = field(default_factory=dict)
-    """What the events were taken from: events, segments, badLines by reason, unknownKinds, ingestedAt."""
+    """What was ingested: events, segments, badLines by reason, unknownKinds, ingestedAt."""
 
     def rows(self, table: str) -> Sequence[Row]:
-        """Return a table's rows, or none if it was not made."""
+        """Return a table's rows; none if it was not made."""
         return self.tables[table].rows if table in self.tables else ()
 
     def today(self, metric: str) -> float | None:
-        """Return a number about all of the day."""
+        """Return a number of the whole day."""
         return _whole(metric, self.daily)
 
     def days_before(self) -> list[date]:
-        """Return the days of the baseline, oldest first, whether there is anything of them or not."""
+        """Return the days of the baseline, oldest first, with and without data."""
         return [self.day.date - timedelta(days=back) for back in range(HISTORY_DAYS, 0, -1)]
 
     def known_days(self) -> set[str]:
-        """Return the days before of which anything is known."""
+        """Return the earlier days that have data."""
         return set(self._by_day)
 
     def before(self, metric: str) -> list[float | None]:
-        """Return a number about all of each day before; of a day that is not known, None."""
+        """Return a number of each earlier day; None for a day without data."""
         days = self._by_day
         return [_whole(metric, days[str(day)]) if str(day) in days else None for day in self.days_before()]
 
@@ -66,7 +66,7 @@ class ReportInputs:
         return days
 
     def usual(self, metric: str) -> float | None:
-        """Return the median of the days before, or None if there are none."""
+        """Return the median of the earlier days, or None without any."""
         values = [value for value in self.before(metric) if value is not None]
         return median(values) if values else None
 
@@ -74,7 +74,7 @@ class ReportInputs:
 def _whole(metric: str, rows: Sequence[Row]) -> float | None:
     """Return a metric of one day: its total, else the greatest of its parts (a latency has no total).
 
-    Where it has no row there was none of it: zero of what is counted, nothing of what is measured.
+    Without rows, a count is zero and a latency is unknown.
     """
     about = (row for row in rows if row["metric"] == metric and row["value"] is not None)
     found: dict[str, float] = {row.get("key") or "": row["value"] for row in about}
@@ -84,18 +84,18 @@ def _whole(metric: str, rows: Sequence[Row]) -> float | None:
 
 
 def counts_of(ingest: Mapping[str, Any], name: str) -> dict[str, int]:
-    """Return counts by reason or kind, the largest first, without those of none."""
+    """Return counts by reason or kind, the largest first, without zeros."""
     counts = {str(plain(key)): int(number) for key, number in (ingest.get(name) or {}).items() if number}
-    return dict(sorted(counts.items(), key=lambda one: (-one[1], one[0])))
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 def name_of(row: Row) -> str:
-    """Return what a target is called."""
+    """Return the display name of a target."""
     return str(row.get("name") or row.get("target") or "an unnamed target")
 
 
 def plain(value: Any) -> Any:
-    """Return a value of a row as JSON can hold it, texts cut."""
+    """Return a value as JSON can hold it, with texts truncated."""
     match value:
         case None | bool() | int():
             return value

@@ -1,17 +1,34 @@
 """Which tables a report shows, and how: `LAYOUT` is the whole list, in the order of the page.
 
 The nightly run orders and limits each table by it (`descending` first, then `ascending`, then `limit` rows), so that
-no more rows leave Spark than are read. The Parquet tables beside the report hold them all.
+only the rows shown leave Spark. The Parquet tables beside the report hold all rows.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from relay_core.protocol.report import TableColumn, Unit
 
 STEPS = {"queue": "waiting", "handle": "handling", "total": "end to end"}
-"""What the steps of a delivery are called where people read."""
+"""The display names of the steps of a delivery."""
+
+_TEXT = re.compile("metric|direction|subject|sender|name|step|code|adapter|job|stateAtEnd|lastDetail|lastOutcome")
+_UNITS: dict[str, Unit] = {
+    "value": "varies",
+    "usual": "varies",
+    "hour": "hour",
+    "bytes": "bytes",
+    "peakMinute": "time",
+    "AtEnd": "flag",
+    "At": "time",
+    "Us": "us",
+    "Ms": "ms",
+    "Secs": "secs",
+    "Share": "share",
+}
+"""Units by the ending of a column's name; other numbers are counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,36 +40,32 @@ class TableLayout:
     about: str
     columns: tuple[TableColumn, ...]
     descending: tuple[str, ...]
-    """What the rows are ordered by, largest first."""
+    """Columns that order the rows, largest first."""
     ascending: tuple[str, ...]
-    """What decides between equals."""
+    """Columns that break ties."""
     bar: str | None = None
-    """The column that is drawn as bars."""
+    """The column drawn as bars."""
     limit: int = 100
 
 
-def _columns(**titles: tuple[str, Unit] | str) -> tuple[TableColumn, ...]:
-    """Return columns by name: a title and a unit, or a title alone for a text."""
-    return tuple(
-        TableColumn(name=name, title=given)
-        if isinstance(given, str)
-        else TableColumn(name=name, title=given[0], unit=given[1])
-        for name, given in titles.items()
+def _columns(names: str) -> tuple[TableColumn, ...]:
+    """Return columns from a list such as ``sender, bytes: size``; a title is given where it is not the name."""
+    return tuple(_column(*name.split(": ")) for name in names.split(", "))
+
+
+def _column(name: str, title: str = "") -> TableColumn:
+    unit = (
+        "text" if _TEXT.fullmatch(name) else next((unit for end, unit in _UNITS.items() if name.endswith(end)), "count")
     )
+    return TableColumn(name=name, title=title or name, unit=unit)
 
 
 LAYOUT = (
     TableLayout(
         "anomalies",
         "What changed",
-        "Numbers far from what is usual: the median of the 14 days before, and how far those days lie apart.",
-        _columns(
-            metric="what",
-            value=("today", "varies"),
-            usual=("usual", "varies"),
-            score=("score", "count"),
-            direction="direction",
-        ),
+        "Numbers far from the usual, measured by the median and the spread of the 14 days before.",
+        _columns("metric: what, value: today, usual, score, direction"),
         descending=("score",),
         ascending=("metric", "key"),
         limit=200,
@@ -61,14 +74,7 @@ LAYOUT = (
         "throughput",
         "Busiest hours",
         "Messages and bytes published in an hour, by subject and sender, and how many were refused.",
-        _columns(
-            hour=("hour", "hour"),
-            subject="subject",
-            sender="sender",
-            messages=("messages", "count"),
-            bytes=("size", "bytes"),
-            refused=("refused", "count"),
-        ),
+        _columns("hour, subject, sender, messages, bytes: size, refused"),
         descending=("messages", "refused"),
         ascending=("hour", "subject", "sender"),
         bar="messages",
@@ -77,15 +83,7 @@ LAYOUT = (
         "latency",
         "Latency",
         "How long deliveries took, by target: waiting in the mailbox, handling, and from publish to the end.",
-        _columns(
-            name="target",
-            step="step",
-            messages=("messages", "count"),
-            p50Us=("p50", "us"),
-            p95Us=("p95", "us"),
-            p99Us=("p99", "us"),
-            maxUs=("longest", "us"),
-        ),
+        _columns("name: target, step, messages, p50Us: p50, p95Us: p95, p99Us: p99, maxUs: longest"),
         descending=("p95Us",),
         ascending=("name", "target", "step"),
         bar="p95Us",
@@ -94,15 +92,8 @@ LAYOUT = (
     TableLayout(
         "refusals",
         "Refusals",
-        "Messages that a rule turned away: why, from whom, to what, and when first and last.",
-        _columns(
-            code="reason",
-            sender="sender",
-            subject="subject",
-            refused=("refused", "count"),
-            firstAt=("first", "time"),
-            lastAt=("last", "time"),
-        ),
+        "Messages that a rule refused: the reason, the sender, the subject, and the first and last time.",
+        _columns("code: reason, sender, subject, refused, firstAt: first, lastAt: last"),
         descending=("refused",),
         ascending=("code", "sender", "subject", "target"),
         bar="refused",
@@ -110,19 +101,10 @@ LAYOUT = (
     TableLayout(
         "dead_letters",
         "Dead letters",
-        "What could not be delivered, by reason and target: how many came, what became of them, how old the rest is.",
+        "Messages that could not be delivered, by reason and target: arrivals, outcomes, and the age of the rest.",
         _columns(
-            code="reason",
-            name="target",
-            letters=("came", "count"),
-            replayed=("replayed", "count"),
-            replaced=("replaced", "count"),
-            purged=("purged", "count"),
-            standing=("standing", "count"),
-            youngerThanHour=("< 1 h", "count"),
-            youngerThanDay=("< 1 d", "count"),
-            youngerThanWeek=("< 1 w", "count"),
-            older=("older", "count"),
+            "code: reason, name: target, letters: arrived, replayed, replaced, purged, standing, "
+            "youngerThanHour: < 1 h, youngerThanDay: < 1 d, youngerThanWeek: < 1 w, older"
         ),
         descending=("standing", "letters"),
         ascending=("code", "name", "target"),
@@ -133,16 +115,8 @@ LAYOUT = (
         "Senders",
         "What each sender published, and its busiest minute against its limit.",
         _columns(
-            sender="sender",
-            messages=("messages", "count"),
-            bytes=("size", "bytes"),
-            peakMinute=("busiest", "time"),
-            peakMessages=("in it", "count"),
-            limitPerMinute=("limit", "count"),
-            peakShare=("of limit", "share"),
-            refused=("refused", "count"),
-            refusedShare=("refused %", "share"),
-            rateLimited=("rate limited", "count"),
+            "sender, messages, bytes: size, peakMinute: busiest, peakMessages: in it, limitPerMinute: limit, "
+            "peakShare: of limit, refused, refusedShare: refused %, rateLimited: rate limited"
         ),
         descending=("messages", "refused"),
         ascending=("sender",),
@@ -151,15 +125,10 @@ LAYOUT = (
     TableLayout(
         "pressure",
         "Mailbox pressure",
-        "Mailboxes that filled up above the warning: how long, how often, and how full at worst.",
+        "Mailboxes above their warning level: how long, how often, and the worst depth.",
         _columns(
-            name="mailbox",
-            episodes=("times", "count"),
-            aboveSecs=("above for", "secs"),
-            worstDepth=("worst depth", "count"),
-            limit=("limit", "count"),
-            worstShare=("of limit", "share"),
-            aboveAtEnd=("at the end", "flag"),
+            "name: mailbox, episodes: times, aboveSecs: above for, worstDepth: worst depth, limit, "
+            "worstShare: of limit, aboveAtEnd: at the end"
         ),
         descending=("worstShare", "aboveSecs"),
         ascending=("name", "target"),
@@ -168,15 +137,10 @@ LAYOUT = (
     TableLayout(
         "breakers",
         "Breakers",
-        "Targets that failed so often that they were left alone: how often and how long.",
+        "Targets that failed so often that their breaker opened: how often and how long.",
         _columns(
-            name="target",
-            openings=("openings", "count"),
-            openSecs=("open", "secs"),
-            halfOpenSecs=("half open", "secs"),
-            longestOpenSecs=("longest", "secs"),
-            openAtEnd=("at the end", "flag"),
-            lastDetail="why last",
+            "name: target, openings, openSecs: open, halfOpenSecs: half open, longestOpenSecs: longest, "
+            "openAtEnd: at the end, lastDetail: last reason"
         ),
         descending=("openAtEnd", "openSecs", "openings"),
         ascending=("name", "target"),
@@ -187,17 +151,8 @@ LAYOUT = (
         "Adapters",
         "What each adapter delivered, how fast, and how long it was down.",
         _columns(
-            adapter="adapter",
-            handled=("handled", "count"),
-            failed=("failed", "count"),
-            refused=("refused", "count"),
-            successShare=("success", "share"),
-            p50Us=("p50", "us"),
-            p95Us=("p95", "us"),
-            downSecs=("down", "secs"),
-            outages=("outages", "count"),
-            stateAtEnd="state",
-            lastDetail="last word",
+            "adapter, handled, failed, refused, successShare: success, p50Us: p50, p95Us: p95, downSecs: down, "
+            "outages, stateAtEnd: state, lastDetail: last detail"
         ),
         descending=("downSecs", "failed", "handled"),
         ascending=("adapter",),
@@ -206,17 +161,10 @@ LAYOUT = (
     TableLayout(
         "conversations",
         "Conversations",
-        "Chains of messages that followed from one: the longest, and those in which a loop was stopped.",
+        "Chains of messages that started with one message: the longest, and those in which a loop was stopped.",
         _columns(
-            sender="begun by",
-            subject="subject",
-            firstAt=("at", "time"),
-            messages=("messages", "count"),
-            depth=("hops", "count"),
-            fanOut=("fan-out", "count"),
-            durationMs=("took", "ms"),
-            callsSpent=("calls", "count"),
-            loopsStopped=("loops stopped", "count"),
+            "sender: started by, subject, firstAt: at, messages, depth: hops, fanOut: fan-out, durationMs: took, "
+            "callsSpent: calls, loopsStopped: loops stopped"
         ),
         descending=("loopsStopped", "messages", "durationMs"),
         ascending=("traceId",),
@@ -225,18 +173,10 @@ LAYOUT = (
     TableLayout(
         "jobs",
         "Jobs",
-        "Scheduled upkeep: how often each ran, how it went, and how long it took.",
+        "Scheduled maintenance: how often each job ran, its outcomes, and how long it took.",
         _columns(
-            job="job",
-            runs=("runs", "count"),
-            ok=("ok", "count"),
-            failed=("failed", "count"),
-            timedOut=("timed out", "count"),
-            cancelled=("cancelled", "count"),
-            p50Us=("p50", "us"),
-            maxUs=("longest", "us"),
-            lastOutcome="last",
-            lastDetail="last word",
+            "job, runs, ok, failed, timedOut: timed out, cancelled, p50Us: p50, maxUs: longest, lastOutcome: last, "
+            "lastDetail: last detail"
         ),
         descending=("failed", "timedOut", "runs"),
         ascending=("job",),

@@ -1,7 +1,7 @@
-"""Elements of a page as functions: everything that is not `Markup` already is made harmless and escaped, here alone.
+"""Elements of a page as functions. Every text that is not already `Markup` is sanitised and escaped here.
 
-A template engine would be a dependency with the same duty; this is its escaping without its language. Forgetting to
-escape is not possible: only `element` and `joined` make `Markup`.
+This does the escaping of a template engine without the dependency. Escaping cannot be forgotten: only `element` and
+`joined` make `Markup`.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ from typing import Any
 
 from relay_core.text.sanitize import clean
 
-_ALONE = frozenset({"meta", "br"})
+_VOID = frozenset({"meta", "br"})
 
 
 class Markup(str):
-    """A text that is markup and stays as it is."""
+    """Text that is markup and is not escaped."""
 
     __slots__ = ()
 
 
 def element(name: str, /, *inside: Any, **attributes: Any) -> Markup:
-    """Return an element; names of attributes end in ``_`` where Python has the word, and ``_`` inside is ``-``.
+    """Return an element. A trailing ``_`` of an attribute's name is dropped, other ``_`` become ``-``.
 
-    An attribute that is None or False is left out; one that is True stands alone. What is inside and None is left out.
+    Attributes that are None or False and content that is None are omitted; an attribute that is True has no value.
     """
     given = "".join(
         _attribute(key, value) for key, value in attributes.items() if value is not None and value is not False
     )
-    if name in _ALONE:
+    if name in _VOID:
         return Markup(f"<{name}{given}>")
     return Markup(f"<{name}{given}>{joined(inside)}</{name}>")
 
 
 def joined(parts: Iterable[Any]) -> Markup:
-    """Return parts one after the other, texts escaped."""
+    """Return the parts joined, texts escaped."""
     return Markup("".join(part if isinstance(part, Markup) else _escaped(part) for part in parts if part is not None))
 
 

@@ -1,9 +1,9 @@
-"""report.html: one file that needs nothing else, readable on a phone, on paper, in light and in dark.
+"""report.html: one self-contained file, readable on a phone, on paper, in light and in dark mode.
 
-1. It opens with the day and what needs attention, then the numbers, the plots, the tables, and what it was made from.
+1. It opens with the day and its findings, then the numbers, the plots, the tables, and the input.
 2. No script and nothing from the network. Every text passes `markup.element`, which escapes it.
-3. Whatever a text holds, the page does not get wider: long words break or are cut, wide tables scroll in themselves.
-4. A table's rows beyond the first twenty are folded, and findings beyond the first eight, and notes.
+3. No text makes the page wider: long words break or are cut, wide tables scroll.
+4. Rows beyond the first twenty of a table, findings beyond the first eight, and notes are folded.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from relay_core.text.units import change, plural
 from spark.report import svg
 from spark.report.findings import needs_attention
 from spark.report.markup import Markup, element, joined
-from spark.report.wording import duration, shown
+from spark.report.wording import format_duration, format_value
 
 OPEN_ROWS = 20
 OPEN_FINDINGS = 8
 _LEVELS = {"bad": "✕ Problem", "warn": "▲ Warning", "info": "• Note", "good": "✓ Good"}
 _NOTABLE = 0.1
-"""A change below this share is not called better or worse."""
+"""A smaller change is not marked as better or worse."""
 
 
 def page(report: NightlyReport) -> str:
     """Return report.html."""
     day = date.fromisoformat(report.date)
+    empty = ", ".join(table.title.lower() for table in report.tables.values() if not table.rows)
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -43,12 +44,12 @@ def page(report: NightlyReport) -> str:
         "main",
         _opening(report, day),
         *_findings(report.attention),
-        element("dl", *(_number(one, at) for at, one in enumerate(report.headline)), class_="numbers"),
+        element("dl", *(_number(number, at) for at, number in enumerate(report.headline)), class_="numbers"),
         element("h2", "The day in pictures", id="plots") if report.plots else None,
         element("div", *map(_figure, report.plots), class_="plots") if report.plots else None,
         element("h2", "Tables", id="tables") if report.tables else None,
         *(_section(name, table) for name, table in report.tables.items() if table.rows),
-        _nothing_in([table.title.lower() for table in report.tables.values() if not table.rows]),
+        element("p", f"This day has nothing in: {empty}.", class_="nothing") if empty else None,
         _data(report),
         element("footer", f"Relay, report version {report.version}. Times are UTC."),
     )
@@ -67,7 +68,7 @@ def _opening(report: NightlyReport, day: date) -> Markup:
         element(
             "p",
             *([] if report.complete else [so_far, " · "]),
-            f"{_attention_words(report).capitalize()} · {made} in {duration(report.took_secs)}",
+            f"{_attention_words(report).capitalize()} · {made} in {format_duration(report.took_secs)}",
             class_="made",
         ),
         element("nav", *(element("a", title, href=place) for place, title in places.items()), aria_label="Parts"),
@@ -80,8 +81,8 @@ def _attention_words(report: NightlyReport) -> str:
 
 
 def _findings(found: Sequence[Finding]) -> Iterator[Markup]:
-    """Yield the first findings, and what needs no attention or is too much for a first look folded."""
-    first = [one for at, one in enumerate(found) if at < OPEN_FINDINGS and (needs_attention(one) or not at)]
+    """Yield the first findings, and the rest and the notes folded."""
+    first = [finding for at, finding in enumerate(found[:OPEN_FINDINGS]) if needs_attention(finding) or not at]
     rest = found[len(first) :]
     yield element("ul", *map(_finding, first), class_="findings")
     if rest:
@@ -90,40 +91,38 @@ def _findings(found: Sequence[Finding]) -> Iterator[Markup]:
         yield element("details", element("summary", plural(len(rest), f"more {words}")), folded, class_="folded")
 
 
-def _finding(one: Finding) -> Markup:
-    more = element("a", "More", href=f"#{one.table}") if one.table else None
-    steps = [element("code", one.command)] if one.command else []
+def _finding(finding: Finding) -> Markup:
+    more = element("a", "More", href=f"#{finding.table}") if finding.table else None
+    command = element("code", finding.command) if finding.command else None
+    text = element("p", finding.text, class_="text") if finding.text else None
     return element(
         "li",
-        element("span", _LEVELS[one.level], class_="level"),
-        element(
-            "div",
-            element("h3", one.title),
-            element("p", one.text, class_="text") if one.text else None,
-        ),
-        element("p", *steps, " " if steps and more else None, more, class_="next") if steps or more else None,
-        class_=f"finding {one.level}",
+        element("span", _LEVELS[finding.level], class_="level"),
+        element("div", element("h3", finding.title), text),
+        element("p", command, " " if command and more else None, more, class_="next") if command or more else None,
+        class_=f"finding {finding.level}",
     )
 
 
-def _number(one: KeyNumber, at: int) -> Markup:
-    said: Markup | str = ""
-    if one.change is not None:
-        worse = one.less_is_better and abs(one.change) >= _NOTABLE
-        tone = "" if not worse else " worse" if one.change > 0 else " better"
-        arrow = "▲ " if one.change >= _NOTABLE else "▼ " if one.change <= -_NOTABLE else ""
-        said = element("span", f"{arrow}{change(one.change)}", class_=f"change{tone}")
-    usual = f"usually {shown(one.usual, one.unit)}" if one.usual is not None else None
+def _number(number: KeyNumber, at: int) -> Markup:
+    changed = _change(number.change, number.less_is_better) if number.change is not None else None
+    usual = f"usually {format_value(number.usual, number.unit)}" if number.usual is not None else None
+    trend = svg.trend(f"trend-{at}", f"{number.title} by day", number.trend, number.unit) if any(number.trend) else None
     return element(
         "div",
-        element("dt", one.title),
-        element("dd", shown(one.value, one.unit), class_="value"),
-        element("dd", said, " " if said and usual else None, usual, class_="usual"),
-        element("dd", svg.trend(f"trend-{at}", f"{one.title} by day", one.trend, one.unit))
-        if any(value for value in one.trend)
-        else None,
+        element("dt", number.title),
+        element("dd", format_value(number.value, number.unit), class_="value"),
+        element("dd", changed, " " if changed and usual else None, usual, class_="usual"),
+        element("dd", trend) if trend else None,
         class_="number",
     )
+
+
+def _change(share: float, less_is_better: bool) -> Markup:
+    if abs(share) < _NOTABLE:
+        return element("span", change(share), class_="change")
+    arrow, tone = ("▲", " worse") if share > 0 else ("▼", " better")
+    return element("span", f"{arrow} {change(share)}", class_=f"change{tone if less_is_better else ''}")
 
 
 def _figure(plot: Plot) -> Markup:
@@ -135,7 +134,7 @@ def _figure(plot: Plot) -> Markup:
 def _hours(plot: Plot) -> Markup:
     values = plot.series[0].values
     ticks = [(at, plot.labels[at]) for at in (0, 6, 12, 18, 23)]
-    return svg.columns(plot.name, plot.title, _said(plot), values, labels=plot.labels, ticks=ticks, unit=plot.unit)
+    return svg.columns(plot.name, plot.title, _describe(plot), values, labels=plot.labels, ticks=ticks, unit=plot.unit)
 
 
 def _days(plot: Plot) -> Markup:
@@ -143,7 +142,7 @@ def _days(plot: Plot) -> Markup:
     return svg.columns(
         plot.name,
         plot.title,
-        _said(plot),
+        _describe(plot),
         plot.series[0].values,
         labels=plot.labels,
         ticks=[(at, _short_day(plot.labels[at])) for at in (0, 7, last) if at <= last],
@@ -158,7 +157,7 @@ def _ranges(plot: Plot) -> Markup:
     rows = []
     for at, label in enumerate(plot.labels):
         low, middle, high = (series.values[at] for series in plot.series)
-        words = [shown(value, plot.unit) for value in (low, middle, high)]
+        words = [format_value(value, plot.unit) for value in (low, middle, high)]
         about = f"p50 {words[0]}, p95 {words[1]}, p99 {words[2]}"
         rows.append(
             element(
@@ -173,15 +172,15 @@ def _ranges(plot: Plot) -> Markup:
     return joined([*rows, svg.scale_row(scale, plot.unit), key])
 
 
-def _said(plot: Plot) -> str:
-    """Return a plot in a sentence."""
+def _describe(plot: Plot) -> str:
+    """Describe a plot in a sentence."""
     values = plot.series[0].values
     known = [at for at, value in enumerate(values) if value is not None]
     most = max(known, key=lambda at: values[at] or 0, default=None)
     if most is None or not values[most]:
-        return "Nothing to be seen."
-    total = shown(sum(values[at] or 0 for at in known), plot.unit)
-    return f"{total} in all; most at {plot.labels[most]} with {shown(values[most], plot.unit)}."
+        return "No data."
+    total = format_value(sum(values[at] or 0 for at in known), plot.unit)
+    return f"{total} in total; most at {plot.labels[most]} with {format_value(values[most], plot.unit)}."
 
 
 def _section(name: str, table: ReportTable) -> Markup:
@@ -193,10 +192,6 @@ def _section(name: str, table: ReportTable) -> Markup:
     return element("section", *parts, class_="table", id=name)
 
 
-def _nothing_in(titles: Sequence[str]) -> Markup | None:
-    return element("p", f"This day has nothing in: {', '.join(titles)}.", class_="nothing") if titles else None
-
-
 def _rows(table: ReportTable) -> Iterator[Markup]:
     largest = max((abs(_as_number(row.get(table.bar or ""))) for row in table.rows), default=0) or 1
     yield _grid(table, table.rows[:OPEN_ROWS], largest, table.title)
@@ -206,8 +201,11 @@ def _rows(table: ReportTable) -> Iterator[Markup]:
 
 
 def _grid(table: ReportTable, rows: Sequence[dict[str, Any]], largest: float, label: str) -> Markup:
-    heads = (element("th", one.title, scope="col", class_=_kind(one)) for one in table.columns)
-    body = (element("tr", *(_cell(one, row, largest, one.name == table.bar) for one in table.columns)) for row in rows)
+    heads = (element("th", column.title, scope="col", class_=_kind(column)) for column in table.columns)
+    body = (
+        element("tr", *(_cell(column, row, largest, column.name == table.bar) for column in table.columns))
+        for row in rows
+    )
     grid = element("table", element("thead", element("tr", *heads)), element("tbody", *body))
     return element("div", grid, class_="scroll", tabindex="0", role="region", aria_label=label)
 
@@ -222,7 +220,7 @@ def _cell(column: TableColumn, row: dict[str, Any], largest: float, has_bar: boo
     if has_bar:
         kinds.append("bar")
         style = f"--share:{min(abs(_as_number(value)) / largest, 1) * 100:.1f}%"
-    return element("td", shown(value, unit), class_=" ".join(kinds), style=style)
+    return element("td", format_value(value, unit), class_=" ".join(kinds), style=style)
 
 
 def _kind(column: TableColumn) -> str:
@@ -231,9 +229,9 @@ def _kind(column: TableColumn) -> str:
 
 def _data(report: NightlyReport) -> Markup:
     data = report.data
-    facts = {"Events": shown(data["events"], "count"), "Segments": shown(data["segments"], "count")}
-    facts |= {f"Lines left out, {reason}": shown(count, "count") for reason, count in data["badLines"].items()}
-    facts |= {f"Unknown kind {kind}": shown(count, "count") for kind, count in data["unknownKinds"].items()}
+    facts = {"Events": format_value(data["events"], "count"), "Segments": format_value(data["segments"], "count")}
+    facts |= {f"Bad lines, {reason}": format_value(count, "count") for reason, count in data["badLines"].items()}
+    facts |= {f"Unknown kind {kind}": format_value(count, "count") for kind, count in data["unknownKinds"].items()}
     parts = [part for name, words in facts.items() for part in (element("dt", name), element("dd", words))]
     return element(
         "section", element("h3", "Made from"), element("dl", *parts, class_="facts"), class_="table", id="data"

@@ -1,10 +1,10 @@
 """Plots as inline SVG: columns over hours and days, ranges on a logarithmic scale, small trends.
 
-1. A drawing fills the width it is given and keeps its height: positions across are percentages, and only what has no
-   text is stretched, so that letters keep their size on a phone.
-2. Every drawing has a title and a description for those who cannot see it, and takes its colours from the page's
-   style sheet by class. Nothing is told by colour alone: what stands out also has a mark, a dash or a number.
-3. A value that is unknown is a gap.
+1. A drawing fills the available width and has a fixed height: horizontal positions are percentages and text is not
+   stretched, so letters keep their size on a phone.
+2. Every drawing has a title and a description for screen readers, and takes its colours from the page's style sheet by
+   class. Nothing relies on colour alone: highlights also have a mark, a dash or a number.
+3. An unknown value is a gap.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Any
 
 from spark.report.markup import Markup, element, joined
-from spark.report.wording import shown
+from spark.report.wording import format_value
 
 _HEIGHT = 150
 _TOP = 18
@@ -36,7 +36,7 @@ def columns(
     usual: float | None = None,
     chosen: int | None = None,
 ) -> Markup:
-    """Return a plot of columns; `ticks` are the labels below, `usual` is a dashed line, `chosen` stands out."""
+    """Return a plot of columns; `ticks` are the labels below, `usual` is a dashed line, `chosen` is highlighted."""
     top = nice_top(max([*(value or 0 for value in values), usual or 0]))
     room, step = _HEIGHT - _TOP - _BOTTOM, 100 / len(values)
     peak = max(range(len(values)), key=lambda at: values[at] or 0)
@@ -44,21 +44,18 @@ def columns(
     def y(value: float) -> float:
         return _TOP + room * (1 - value / top)
 
-    parts: list[Markup] = []
-    for share in (0.0, 0.5, 1.0):
-        parts.append(_line("grid" if share else "axis", 0, 100, y(top * share)))
-        if share:
-            scale = shown(top * share, unit)
-            parts.append(
-                element("text", scale, class_="tick", x="-8", y=f"{y(top * share) + 4:.1f}", text_anchor="end")
-            )
-    for at, value in enumerate(values):
-        if value is not None and value > 0:
+    parts = [_line("axis", 0, 100, y(0))]
+    for value in (top / 2, top):
+        label = format_value(value, unit)
+        parts.append(_line("grid", 0, 100, y(value)))
+        parts.append(element("text", label, class_="tick", x="-8", y=f"{y(value) + 4:.1f}", text_anchor="end"))
+    for at, value in enumerate(value or 0 for value in values):
+        if value > 0:
             height = max(room * value / top, 1.5)
             parts.append(
                 element(
                     "rect",
-                    element("title", f"{labels[at]}: {shown(value, unit)}"),
+                    element("title", f"{labels[at]}: {format_value(value, unit)}"),
                     class_="column chosen" if at == chosen else "column",
                     x=f"{at * step + step * 0.14:.2f}%",
                     y=f"{_TOP + room - height:.1f}",
@@ -68,20 +65,15 @@ def columns(
                 )
             )
     marked = chosen if chosen is not None else peak
-    if values[marked]:
-        middle = (marked + 0.5) * step
-        anchor = "start" if middle < 12 else "end" if middle > 88 else "middle"
-        across = marked * step if anchor == "start" else (marked + 1) * step if anchor == "end" else middle
-        value = values[marked] or 0
-        parts.append(_text(across, max(y(value) - 5, 10), shown(value, unit), anchor, "peak"))
+    if value := values[marked] or 0:
+        anchor = _anchor((marked + 0.5) * step, 12)
+        across = (marked + {"start": 0, "middle": 0.5, "end": 1}[anchor]) * step
+        parts.append(_text(across, max(y(value) - 5, 10), format_value(value, unit), anchor, "peak"))
     if usual is not None:
         parts.append(_line("usual", 0, 100, y(usual)))
-    parts += [
-        _text(
-            (at + 0.5) * step, _HEIGHT - 5, word, "start" if at == 0 else "end" if at == len(values) - 1 else "middle"
-        )
-        for at, word in ticks
-    ]
+    last = len(values) - 1
+    anchors = {0: "start", last: "end"}
+    parts += [_text((at + 0.5) * step, _HEIGHT - 5, word, anchors.get(at, "middle")) for at, word in ticks]
     return _drawing(name, title, about, _HEIGHT, parts)
 
 
@@ -104,7 +96,7 @@ def ranges(
         parts.append(_line("range", x[0], x[1], 9))
     if x[2] is not None:
         parts.append(_line("stop", x[2], x[2], 4, 14))
-    if x[1] is not None:  # a square that stands on its point, without a path: those cannot be given in percent
+    if x[1] is not None:  # a rotated square, because the coordinates of a path cannot be percentages
         mark = element("rect", class_="middle", x="-4", y="-4", width="8", height="8", transform="rotate(45)")
         parts.append(element("svg", mark, x=f"{x[1]:.2f}%", y="9", overflow="visible", width="1", height="1"))
     if x[0] is not None:
@@ -117,14 +109,14 @@ def scale_row(scale: tuple[float, float], unit: str) -> Markup:
     shares = decades(scale)
     values = [10.0**power for power in _powers(scale)]
     parts = [
-        _text(share, 12, _power_words(value, unit), "start" if share < 2 else "end" if share > 98 else "middle")
+        _text(share, 12, _power_words(value, unit), _anchor(share, 2))
         for share, value in zip(shares, values, strict=True)
     ]
     return element("svg", *parts, class_="plot", width="100%", height="16", aria_hidden="true")
 
 
 def trend(name: str, title: str, values: Values, unit: str) -> Markup:
-    """Return a small line of the days, the last one with a dot."""
+    """Return a small line over the days, with a dot on the last one."""
     known = [value for value in values if value is not None]
     top, low = max(known, default=0), min(known, default=0)
     spread = (top - low) or 1
@@ -134,25 +126,18 @@ def trend(name: str, title: str, values: Values, unit: str) -> Markup:
 
     step = 96 / max(len(values) - 1, 1)
     parts = [
-        element(
-            "line",
-            class_="trend",
-            x1=f"{at * step:.2f}%",
-            x2=f"{(at + 1) * step:.2f}%",
-            y1=f"{y(a):.1f}",
-            y2=f"{y(b):.1f}",
-        )
+        _line("trend", at * step, (at + 1) * step, y(a), y(b))
         for at, (a, b) in enumerate(pairwise(values))
         if a is not None and b is not None
     ]
     if values and values[-1] is not None:
         parts.append(element("circle", class_="now", cx="96%", cy=f"{y(values[-1]):.1f}", r="3"))
-    about = f"From {shown(low, unit)} to {shown(top, unit)} over {len(values)} days."
+    about = f"From {format_value(low, unit)} to {format_value(top, unit)} over {len(values)} days."
     return _drawing(name, title, about, 28, parts)
 
 
 def nice_top(value: float) -> float:
-    """Return a round number that is not below a value and has a whole half."""
+    """Return a round number at or above a value whose half is round as well."""
     if value <= 10:
         return max(math.ceil(value / 2) * 2, 2)
     size: float = 10.0 ** math.floor(math.log10(value))
@@ -167,13 +152,13 @@ def log_scale(values: Values) -> tuple[float, float]:
 
 
 def decades(scale: tuple[float, float]) -> list[float]:
-    """Return where the powers of ten lie on a scale, in percent."""
+    """Return the positions of the powers of ten on a scale, in percent."""
     return [_log_share(10.0**power, scale) or 0.0 for power in _powers(scale)]
 
 
 def _power_words(value: float, unit: str) -> str:
-    """Return a power of ten; in seconds also where other durations are in minutes."""
-    return f"{value / 1e6:,.0f} s" if unit == "us" and value >= 1e6 else shown(value, unit)
+    """Return a power of ten with its unit; long durations stay in seconds."""
+    return f"{value / 1e6:,.0f} s" if unit == "us" and value >= 1e6 else format_value(value, unit)
 
 
 def _powers(scale: tuple[float, float]) -> list[int]:
@@ -196,6 +181,11 @@ def _line(kind: str, x1: float, x2: float, y1: float, y2: float | None = None) -
 
 def _text(x: float, y: float, words: str, anchor: str = "middle", kind: str = "tick") -> Markup:
     return element("text", words, class_=kind, x=f"{x:.2f}%", y=f"{y:.1f}", text_anchor=anchor)
+
+
+def _anchor(x: float, margin: float) -> str:
+    """Return the anchor that keeps a text at `x` percent within the drawing."""
+    return "start" if x < margin else "end" if x > 100 - margin else "middle"
 
 
 def _drawing(name: str, title: str, about: str, height: int, parts: Sequence[Any]) -> Markup:

@@ -1,12 +1,13 @@
-"""Phrases of the report: lists, reason codes, and untrusted names cut to fit a sentence or a command."""
+"""Phrases of the report: values with units, lists, reason codes, and untrusted names cut to fit."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-from relay_core.text.units import format_duration, format_value
+from relay_core.text import units
 
 _WORD = re.compile(r"[A-Za-z0-9][\w.-]{0,199}", re.ASCII)
 _CODES = {
@@ -16,33 +17,26 @@ _CODES = {
     "no_match": "no endpoint matched",
 }
 
-
-def shown(value: Any, unit: str) -> str:
-    """Return a value with its unit, in the spaced style of prose."""
-    return format_value(value, unit, spaced=True)
+format_value = partial(units.format_value, spaced=True)
+format_duration = partial(units.format_duration, spaced=True)
 
 
-def duration(seconds: float) -> str:
-    """Return a duration in the spaced style of prose."""
-    return format_duration(seconds, spaced=True)
-
-
-def listed(parts: Sequence[str]) -> str:
+def join_words(parts: Sequence[str]) -> str:
     """Return parts as a sentence lists them: ``a, b and c``."""
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}" if parts else ""
+    return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))
 
 
-def short(text: Any, limit: int) -> str:
+def shorten(text: Any, limit: int) -> str:
     """Return an untrusted text as one line of at most `limit` characters."""
-    joined = " ".join(str(text).split())
-    return joined if len(joined) <= limit else joined[: limit - 1].rstrip() + "…"
+    line = " ".join(str(text).split())
+    return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
 
 
-def word(name: Any) -> str | None:
-    """Return a name that is safe to put into a command line, or None."""
+def safe_argument(name: Any) -> str | None:
+    """Return a name that is safe in a command line, or None."""
     return name if isinstance(name, str) and _WORD.fullmatch(name) else None
 
 
-def code_words(code: Any) -> str:
+def describe_code(code: Any) -> str:
     """Return a reason code in words."""
     return _CODES.get(str(code), str(code).replace("_", " ")) if code is not None else "no reason"

@@ -16,12 +16,12 @@ from spark.storage.locations import Storage
 
 @dataclass(frozen=True, slots=True)
 class DailyTable:
-    """What a table has of each day."""
+    """A table with a directory per day."""
 
     tables: Storage
     name: str
     schema: StructType
-    """Of its rows, beside their `date`."""
+    """The schema of its rows, without `date`."""
 
     def put(self, frame: DataFrame, day: date) -> None:
         """Replace a day."""
@@ -30,7 +30,7 @@ class DailyTable:
         self.tables.swap(made, self._place(day))
 
     def read(self, spark: SparkSession, days: list[date]) -> DataFrame:
-        """Return these days, which must be there, with their `date`."""
+        """Return the rows of these days, which must exist, with their `date`."""
         schema = StructType([*self.schema.fields, StructField("date", DateType())])
         if not days:
             return no_rows(spark, schema)
@@ -38,12 +38,12 @@ class DailyTable:
         return spark.read.schema(schema).option("basePath", self.tables.uri(self.name)).parquet(*paths)
 
     def before(self, day: date, days: int | None = None) -> list[date]:
-        """Return the days that are there of so many before a day, or of all before it, oldest first."""
-        found = [found for found in dates(self.tables, self.name) if found < day]
-        return found if days is None else [one for one in found if one >= day - timedelta(days=days)]
+        """Return the stored dates before a day, oldest first; with `days`, only those of that many days."""
+        first = date.min if days is None else day - timedelta(days=days)
+        return [stored for stored in dates(self.tables, self.name) if first <= stored < day]
 
     def fingerprint(self, spark: SparkSession, day: date) -> tuple[int, int] | None:
-        """Return what tells a day's rows from others, whatever their order; None if there is no such day."""
+        """Return a fingerprint of a day's rows that ignores their order; None without such a day."""
         if day not in dates(self.tables, self.name):
             return None
         row_hash = F.xxhash64(*self.schema.fieldNames()).cast("decimal(20)")
@@ -55,12 +55,12 @@ class DailyTable:
 
 
 def write(frame: DataFrame, place: str) -> None:
-    """Write a table that is not there yet as Parquet, with no other file."""
+    """Write a new table as Parquet, without a success marker."""
     frame.write.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false").parquet(place)
 
 
 def dates(place: Storage, name: str = "") -> list[date]:
-    """Return the days that a place has something of, oldest first."""
+    """Return the dates for which a location has an entry, oldest first."""
     found = []
     for entry in place.names(name):
         if entry.startswith("date="):

@@ -1,20 +1,19 @@
 """Where events are read and reports are kept: a local directory, or a URI such as ``s3a://bucket/relay``.
 
-Spark writes the large files; this is for the small ones around them, and for putting finished work in place.
+Spark writes the large files; this is for the small ones around them, and for moving finished work into place.
 
-1. A place is a path or a URI, and means the same here and to Spark: nothing in it is decoded (``file:///a%20b`` is
+1. A location is a path or a URI, and means the same here and to Spark: nothing in it is decoded (``file:///a%20b`` is
    the directory ``a%20b``). Names below it are relative, with ``/`` between their parts.
-2. What is not finished has a name that begins with ``.making-`` or ``.old-``: Spark, globs and readers pass it over.
-3. A small file is written whole or not at all: locally under a temporary name, fsynced, renamed; elsewhere in one put.
-4. `swap` puts a finished directory in the place of another. On a local Linux file system the two names are exchanged
-   in one step, so that a reader, or a kill at any instant, finds the old one or the new one. Where that cannot be
-   done it takes two renames: a reader may find neither for a moment, and after a kill between them `mend` puts the old
-   one back. Elsewhere (object storage cannot rename) the files are copied, `report.json` last, then the old ones that
-   the new one does not have are removed: a reader of anything but `report.json` may see files of both.
-5. What we make locally is for its owner alone: directories 0700, files 0600, also what Spark has written once it is
-   taken over (`keep`, `swap`).
-6. One run at a time (`lock`), which the lock file of a local place holds. Elsewhere nobody guards it: runs that share
-   a URI must not overlap. `mend` removes what dead runs left behind, and belongs inside the lock.
+2. Unfinished work has a name that begins with ``.making-`` or ``.old-``, which Spark, globs and readers ignore.
+3. A small file is written atomically: locally under a temporary name, fsynced, renamed; elsewhere in one put.
+4. `swap` replaces a directory by a finished one. On a local Linux file system the two names are exchanged atomically,
+   so that a reader, or a kill at any moment, finds the old one or the new one. Where that is not supported it takes two
+   renames: a reader may find neither for a moment, and after a kill between them `mend` restores the old one. Elsewhere
+   (object storage cannot rename) the files are copied, `report.json` last, then old files that the new directory lacks
+   are removed: a reader of anything but `report.json` may see files of both.
+5. Local files are private: directories 0700, files 0600, including those written by Spark (after `keep` or `swap`).
+6. One run at a time: `lock` holds a lock file in a local location. Elsewhere there is no lock, and runs that share a
+   URI must not overlap. `mend` removes the leftovers of killed runs, and must be called with the lock held.
 """
 
 from __future__ import annotations
@@ -39,22 +38,22 @@ _LAST = "report.json"
 _CHUNK = 1 << 20
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
-_NOT_THERE = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EPERM}
+_UNSUPPORTED = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EPERM}
 _SCHEME = re.compile(r"(file(?=:/)|[A-Za-z][A-Za-z0-9+.-]*(?=://)):", re.IGNORECASE)
 
 
 class StorageError(Exception):
-    """A place cannot be used as it is; the text says what to do."""
+    """A location is unusable; the text says what to do."""
 
 
 class Storage:
-    """A place, and what the pipeline does there."""
+    """A location, local or remote."""
 
     def __init__(self, place: str | os.PathLike[str]) -> None:
         text = os.fspath(place)
         scheme = _SCHEME.match(text)
         self.path: Path | None = None
-        """The directory, if the place is local."""
+        """The directory, if the location is local."""
         if scheme is None or scheme[1].lower() == "file":
             path = text if scheme is None else "/" + text[5:].removeprefix("//localhost").lstrip("/")
             self.path = Path(path).absolute()
@@ -66,24 +65,21 @@ class Storage:
             self._fs = _remote(scheme[1], text)
             self._base = self._fs._strip_protocol(text).rstrip("/")
 
-    def __repr__(self) -> str:
-        return f"Storage({self.root!r})"
-
     def below(self, name: str) -> Storage:
-        """Return a place within this one."""
+        """Return a location within this one."""
         return Storage(f"{self.root}/{name}")
 
     def uri(self, name: str = "") -> str:
-        """Return what Spark writes to; never a bare path, which a cluster may take for its own storage's."""
+        """Return the URI for Spark to write to; never a bare path, which a cluster may resolve in its own storage."""
         root = self.root if self.path is None else f"file://{self.root}"
         return f"{root}/{name}" if name else root
 
     def pattern(self, name: str = "") -> str:
-        """Return what Spark reads from: it takes a path for a glob, so that the signs of globs are escaped."""
+        """Return the URI for Spark to read from, with the characters of globs escaped."""
         return re.sub(r"([\\{}\[\]*?])", r"\\\1", self.uri(name))
 
     def names(self, name: str = "") -> list[str]:
-        """Return the names of the files and directories in a directory; none if there is no such directory."""
+        """Return the names of the entries of a directory; none if it does not exist."""
         return sorted(self._listing(name))
 
     def sizes(self, name: str = "") -> dict[str, int]:
@@ -92,18 +88,18 @@ class Storage:
         return {name: int(found[name]["size"]) for name in sorted(found) if found[name]["type"] == "file"}
 
     def files(self, name: str = "") -> list[str]:
-        """Return all files below a directory, hidden ones too, relative to this place."""
+        """Return all files below a directory, including hidden ones, relative to this location."""
         self._fs.invalidate_cache()
         start = len(self._base) + 1
         return sorted(found[start:] for found in self._fs.find(self._at(name)))
 
     def exists(self, name: str = "") -> bool:
-        """Tell whether there is such a file or directory."""
+        """Return True if there is such a file or directory."""
         self._fs.invalidate_cache()
         return bool(self._fs.exists(self._at(name)))
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """Return a file piece by piece."""
+        """Yield a file's content in chunks."""
         with self._fs.open(self._at(name), "rb") as file:
             while piece := file.read(_CHUNK):
                 yield piece
@@ -112,13 +108,13 @@ class Storage:
         """Return a small file's bytes.
 
         Raises:
-            FileNotFoundError: if there is none.
+            FileNotFoundError: if it does not exist.
         """
         return b"".join(self.chunks(name))
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a small file, whole or not at all."""
-        self.make(_parent(name))
+        """Write a small file atomically."""
+        self.make(name.rpartition("/")[0])
         if self.path is None:
             self._fs.pipe_file(self._at(name), data)
             return
@@ -136,7 +132,7 @@ class Storage:
         _sync(made.parent)
 
     def make(self, name: str = "") -> None:
-        """Make a directory and those above it that are not there."""
+        """Create a directory and its missing parents."""
         if self.path is None:
             self._fs.makedirs(self._at(name), exist_ok=True)
             return
@@ -145,21 +141,21 @@ class Storage:
             missing.mkdir(mode=0o700, exist_ok=True)
 
     def remove(self, name: str) -> None:
-        """Remove a file or a directory with all that is in it, if it is there."""
+        """Remove a file or a directory tree, if it exists."""
         self._fs.invalidate_cache()
         with suppress(FileNotFoundError):
             self._fs.rm(self._at(name), recursive=True)
 
     def move(self, name: str, to: str) -> None:
-        """Give a file another name."""
-        self.make(_parent(to))
+        """Rename a file."""
+        self.make(to.rpartition("/")[0])
         if self.path is not None:
             (self.path / name).rename(self.path / to)
         else:
             self._fs.mv(self._at(name), self._at(to))
 
     def keep(self, names: list[str]) -> None:
-        """Make files that Spark has written last through a power loss, and private (if local)."""
+        """Make files written by Spark durable and private (if local)."""
         if self.path is None:
             return
         directories = set[Path]()
@@ -174,12 +170,12 @@ class Storage:
             _sync(directory, 0o700)
 
     def making(self, name: str) -> str:
-        """Return the name under which to make what shall be called `name`."""
+        """Return a temporary name for making `name`."""
         at = PurePosixPath(name)
         return str(at.with_name(f"{_MAKING}{at.name}-{secrets.token_hex(4)}"))
 
     def swap(self, made: str, final: str) -> None:
-        """Put a finished directory in the place of `final`, whether there is one or not."""
+        """Replace `final`, which need not exist, by a finished directory."""
         if self.path is None:
             self._copy_over(made, final)
             return
@@ -193,10 +189,10 @@ class Storage:
             new.rename(place)
             self.remove(str(old.relative_to(self.path)))
         _sync(place.parent)
-        self.remove(made)  # the old one, after an exchange
+        self.remove(made)  # the old directory, after an exchange
 
     def mend(self, name: str = "") -> None:
-        """Remove what dead runs left in a directory, and put back what one of them had taken away."""
+        """Remove the leftovers of killed runs in a directory, and restore an entry that one of them had moved away."""
         for found in self.names(name):
             at = str(PurePosixPath(name, found))
             if found.startswith(_OLD) and self.path is not None:
@@ -208,10 +204,10 @@ class Storage:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep other runs out of this place, if it is local.
+        """Hold the lock of this location, if it is local.
 
         Raises:
-            StorageError: if another run is under way.
+            StorageError: if another run holds it.
         """
         if self.path is None:
             yield
@@ -227,7 +223,7 @@ class Storage:
                 f"another run uses {self.root} (process {holder or 'unknown'}): wait for it to end, or stop it"
             ) from None
         try:
-            # In place: the lock is on this very file.
+            # Written in place, because the lock is on this file.
             file.write_text(f"{os.getpid()}\n")
             yield
         finally:
@@ -247,7 +243,7 @@ class Storage:
     def _copy_over(self, made: str, final: str) -> None:
         new = [name.removeprefix(f"{made}/") for name in self.files(made)]
         for name in sorted(new, key=lambda name: (name == _LAST, name)):
-            self.make(_parent(f"{final}/{name}"))
+            self.make(f"{final}/{name}".rpartition("/")[0])
             self._fs.cp_file(self._at(f"{made}/{name}"), self._at(f"{final}/{name}"))
         for name in self.files(final):
             if name.removeprefix(f"{final}/") not in new:
@@ -259,14 +255,11 @@ def _remote(scheme: str, place: str) -> fsspec.AbstractFileSystem:
     try:
         return fsspec.core.url_to_fs(place)[0]
     except ImportError as error:
-        raise StorageError(f"{place} needs a package that is not here ({error}): install it beside relay") from None
+        raise StorageError(
+            f"{place} needs a package that is not installed ({error}): install it beside relay"
+        ) from None
     except ValueError as error:
-        raise StorageError(f"{place}: nothing here knows {scheme}:// ({error})") from None
-
-
-def _parent(name: str) -> str:
-    parent = str(PurePosixPath(name).parent)
-    return "" if parent == "." else parent
+        raise StorageError(f"{place}: unknown scheme {scheme}:// ({error})") from None
 
 
 def _sync(path: Path, mode: int | None = None) -> None:
@@ -279,17 +272,17 @@ def _sync(path: Path, mode: int | None = None) -> None:
         os.close(descriptor)
 
 
-def _exchange(one: Path, other: Path) -> bool:
-    """Exchange two names in one step; False where that cannot be done."""
+def _exchange(path: Path, other: Path) -> bool:
+    """Exchange two names atomically; return False where that is not supported."""
     rename = _renameat2()
     if rename is None:
         return False
-    if rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0:
+    if rename(_AT_FDCWD, os.fsencode(path), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0:
         return True
     error = ctypes.get_errno()
-    if error in _NOT_THERE:
+    if error in _UNSUPPORTED:
         return False
-    raise OSError(error, os.strerror(error), str(one), None, str(other))
+    raise OSError(error, os.strerror(error), str(path), None, str(other))
 
 
 @cache

@@ -27,7 +27,7 @@ from spark.tables.throughput import throughput
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What tables are made from: a day's events, and the passes over them (spark/events/sources.py)."""
+    """The inputs of tables: a day's events, and the passes over them (spark/events/sources.py)."""
 
     day: Day
     limits: Limits
@@ -35,7 +35,7 @@ class Sources:
     traffic: DataFrame
     steps: DataFrame
     incidents: DataFrame
-    """With what was carried over from the day before."""
+    """Including those carried over from the day before."""
 
 
 TABLES: dict[str, Callable[[Sources], DataFrame]] = {
@@ -51,4 +51,4 @@ TABLES: dict[str, Callable[[Sources], DataFrame]] = {
     "adapters": lambda of: adapters(of.incidents, of.steps, of.day),
     "jobs": lambda of: jobs(of.incidents),
 }
-"""By name. What takes longest comes first, so that it does not run alone at the end."""
+"""By name. The slowest come first, so that they do not run alone at the end."""

@@ -1,14 +1,13 @@
-"""Adapters: what they got through, how fast, and how long they were not there.
+"""Adapters: deliveries, latency and downtime.
 
-1. An adapter is down while it is starting, disconnected or in error. One that an operator has stopped or removed is
-   not, nor is one whose bus has stopped: nobody expects it to be there.
-2. An outage is a change in the day from connected to one of the states of being down; from one of them to another is
-   none.
-3. In a hot reload the new adapter takes over first, and then the old one says that it is stopping, "replaced": that
-   event is about nobody who matters any more, and is passed over.
-4. `handled` counts deliveries that were handled, `failed` those that were not, `refused` what a rule kept out
-   before. Like all counts of messages they count lines. `successShare` is null while there was neither.
-5. `stateAtEnd` is null if the bus has stopped or started since the adapter's last event, or no event is known.
+1. An adapter is down while it is starting, disconnected or in error. One that an operator stopped or removed is not
+   down, nor is one whose bus has stopped.
+2. An outage is a change during the day from connected to a down state; a change between down states is not.
+3. In a hot reload the new adapter takes over first, and then the old one reports that it is stopping, "replaced". That
+   event is skipped.
+4. `handled` counts handled deliveries, `failed` failed ones, `refused` those that a rule refused before. They count
+   lines, like all counts of messages. `successShare` is null without handled or failed deliveries.
+5. `stateAtEnd` is null if the bus has stopped or started since the adapter's last event, or without any event.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ CONNECTED, REMOVED = "connected", "removed"
 DOWN = ("starting", "disconnected", "error")
 
 STATUSES = (*DOWN, CONNECTED, "stopping", REMOVED)
-"""In the order that they have within one millisecond: towards the end of an adapter's life."""
+"""In their order within one millisecond: towards the end of an adapter's life."""
 
 
 def adapters(incidents: DataFrame, steps: DataFrame, day: Day) -> DataFrame:
-    """Return what each adapter handled and failed, its latency, and its time down."""
+    """Return each adapter's deliveries, latency and downtime."""
     kind, about = F.col("kind"), F.col("adapter").isNotNull()
     changes = states(incidents.where(~is_replaced()), day, EventKind.ADAPTER, "adapter", STATUSES)
     down = F.col("status").isin(*DOWN)
@@ -48,7 +47,7 @@ def adapters(incidents: DataFrame, steps: DataFrame, day: Day) -> DataFrame:
     )
     handled = steps.where((F.col("step") == "total") & about).select("adapter", F.col("messages").alias("handled"))
     latency = percentiles(steps.where((F.col("step") == "handle") & about), ["adapter"], (50, 95))
-    # One grouping over the four instead of joins: an adapter may be missing from any of them.
+    # One grouping over the union instead of joins: an adapter may be missing from any part.
     parts = lasting
     for part in (turned_away, handled, latency.select("adapter", "p50Us", "p95Us")):
         parts = parts.unionByName(part, allowMissingColumns=True)
@@ -65,7 +64,7 @@ def adapters(incidents: DataFrame, steps: DataFrame, day: Day) -> DataFrame:
 
 
 def is_replaced() -> Column:
-    """Tell whether an event is the leaving of an adapter whose place another has taken."""
+    """Return True for the stop of an adapter that was replaced in a hot reload."""
     leaving = (F.col("kind") == EventKind.ADAPTER) & (F.col("status") == "stopping") & (F.col("detail") == "replaced")
     return F.coalesce(leaving, F.lit(False))
 

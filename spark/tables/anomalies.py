@@ -1,15 +1,16 @@
-"""Anomalies: the day's numbers that are far from what they usually are, and the rows that explain them.
+"""Anomalies: the day's numbers that are far from their usual values, and the rows that explain them.
 
-1. The usual is the median of the trailing `HISTORY_DAYS` days, the spread 1.4826 × the median distance from it: one odd
-   day moves neither. The spread is at least 5 % of the usual, and so wide that a difference below the metric's floor
-   is never flagged. The score is the difference over the spread; from `FLAGGED_AT` on, up or down, a number is flagged.
-2. A day counts if the history has any row of it. A key that is missing on such a day, or today, had 0, or, where the
-   break-down was cut at `MOST_KEYS`, the least that was kept (it may have had that much); a latency is not known then.
-   So a sender that was never seen and a subject that has vanished are found, and one at the edge of the cut is not.
-3. With fewer than `FEWEST_DAYS` known days nothing is said.
-4. A day that is not over is compared upwards only.
-5. `because` holds the rows of the metric's explaining break-downs that differ most from their own usual in the same
-   direction: at most `MOST_REASONS`, the greatest difference first, then by metric and key.
+1. The usual value is the median of the trailing `HISTORY_DAYS` days, the spread 1.4826 × the median absolute deviation:
+   one odd day moves neither. The spread is at least 5 % of the usual value, and so wide that a difference below the
+   metric's floor is never flagged. The score is the difference over the spread; a number is flagged from `FLAGGED_AT`
+   on, in either direction.
+2. A day counts if the history has any row of it. A key missing on such a day, or today, counts as 0, or, where the
+   break-down was cut at `MOST_KEYS`, as the least value kept (it may have had that much); a latency is then unknown.
+   So new senders and vanished subjects are found, and keys at the edge of the cut are not.
+3. With fewer than `FEWEST_DAYS` known days nothing is flagged.
+4. For a day that is not over, only high numbers are flagged.
+5. `because` holds the rows of the metric's explaining break-downs that differ most from their own usual value in the
+   same direction: at most `MOST_REASONS`, the greatest difference first, then by metric and key.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ MOST_REASONS = 5
 
 
 def anomalies(today: DataFrame, history: DataFrame, day: Day) -> DataFrame:
-    """Return the flagged numbers of a day, given its own and those of earlier days (with their `date`)."""
+    """Return the flagged numbers of a day, given its numbers and those of earlier days (with their `date`)."""
     difference = F.col("value") - F.col("usual")
     score = difference / F.col("spread")
     compared = _compared(today, history, day).withColumns({"difference": difference, "score": score})
@@ -50,7 +51,7 @@ def anomalies(today: DataFrame, history: DataFrame, day: Day) -> DataFrame:
 
 
 def _compared(today: DataFrame, history: DataFrame, day: Day) -> DataFrame:
-    """Return each number of today or of the history with its value, usual and spread."""
+    """Return each number of today or of the history with its value, usual value and spread."""
     now = F.lit(day.date)
     earliest = day.date - timedelta(days=HISTORY_DAYS)
     before = history.where((F.col("date") < now) & (F.col("date") >= F.lit(earliest)))
@@ -85,7 +86,7 @@ def _by_date(column: str) -> Column:
 
 
 def _on(date: Column) -> Column:
-    """Return a key's value on a date, by the columns `seen` and `cut`; null if there was none to measure."""
+    """Return a key's value on a date, from the columns `seen` and `cut`; null if unknown."""
     measured = [metric.name for metric in METRICS if not metric.missing_is_zero]
     absent = F.when(~F.col("metric").isin(measured), F.coalesce(F.col("cut")[date], F.lit(0.0)))
     return F.coalesce(F.col("seen")[date], absent)
@@ -98,7 +99,7 @@ def _median(ordered: Column) -> Column:
 
 
 def _explained(compared: DataFrame) -> DataFrame:
-    """Return the numbers with their `because`: each row goes to its own metric and to those that it explains."""
+    """Return the numbers with `because`: each row is grouped under its own metric and those that it explains."""
     explains: dict[str, list[str]] = {metric.name: [metric.name] for metric in METRICS}
     for metric in METRICS:
         for part in metric.explained_by:
@@ -107,7 +108,7 @@ def _explained(compared: DataFrame) -> DataFrame:
     to = F.create_map(*(column for pair in pairs for column in pair))[F.col("metric")]
     is_keyed = F.col("of").isin([metric.name for metric in METRICS if metric.key is not None])
     is_own = F.col("of") == F.col("metric")
-    # Sorted as it stands, the greatest difference comes first.
+    # The first field makes the greatest difference sort first.
     reason = F.struct((-F.abs("difference")).alias("order"), "metric", "key", "value", "usual", "difference")
     grouped = (
         compared.select("*", F.explode(to).alias("of"))

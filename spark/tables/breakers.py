@@ -1,9 +1,8 @@
-"""Breakers: how often each opened, and how long it kept its target's messages out.
+"""Breakers: how often each opened, and for how long.
 
-1. Times are of the state CLOSED, OPEN or HALF_OPEN as intervals.py has it. A breaker that an operator forced open is
-   OPEN like another.
-2. Every event OPEN of the day is an opening, since the bus tells of changes alone; OPEN → HALF_OPEN → OPEN is a flap
-   and counts again. A doubled line counts once; an opening of the day before does not count, its time does.
+1. Durations of the states CLOSED, OPEN and HALF_OPEN follow intervals.py. A breaker forced open counts as OPEN.
+2. Every OPEN event of the day is an opening, since the bus records only changes; OPEN → HALF_OPEN → OPEN is a flap and
+   counts again. A duplicated line counts once. An opening of the day before does not count, but its duration does.
 3. `longestOpenSecs` is the longest time from an opening to the next change, within the day.
 """
 
@@ -19,11 +18,11 @@ from spark.intervals import latest, secs, states
 CLOSED, OPEN, HALF_OPEN = "CLOSED", "OPEN", "HALF_OPEN"
 
 STATUSES = (HALF_OPEN, OPEN, CLOSED)
-"""In the order that they have within one millisecond: a probe that fails at once leads back to OPEN."""
+"""In their order within one millisecond: a probe that fails at once leads back to OPEN."""
 
 
 def breakers(incidents: DataFrame, day: Day) -> DataFrame:
-    """Return each breaker's openings and times."""
+    """Return each breaker's openings and durations."""
     is_open = F.col("status") == OPEN
     open_ms = F.when(is_open, F.col("ms"))
     return (

@@ -1,18 +1,18 @@
-"""What a day hands on to the next: the events that opened something which is still open at its end.
+"""The carry-over of a day to the next: the events that opened states which are still open at its end.
 
-1. One event for each state that lasts and each letter that stands::
+1. One event for each open state and each standing dead letter::
 
        dead letter   its last birth
-       breaker       the event of its state, if that is not CLOSED
-       pressure      the event of the worst depth of its episode: it says all that the next day wants to know
-       adapter       the event of its state, whatever it is, so that it is known on a day without events; but not of
-                     one that was removed
+       breaker       the event of its state, unless CLOSED
+       pressure      the event with the worst depth of its episode, which is all that the next day needs
+       adapter       the event of its state, whatever it is, so that the state is known on a day without events; not for
+                     a removed adapter
 
-2. What the bus ended by a start or stop is not carried; dead letters outlive it. The bus's own events need not be
-   carried for that: what comes before them is over already.
-3. The events go on as they are, with the time at which they happened. So what lasts for many days is carried each day
-   as the same event, and a day on which nothing happens hands on what it was handed.
-4. Only what happened before `until_ms` counts, in the order that the tables have.
+2. States that ended with a start or stop of the bus are not carried; dead letters survive it. The bus's own events need
+   not be carried.
+3. Events are carried unchanged, with their original time. A state that lasts for many days is carried as the same event
+   each day, and a day without events passes on the carry-over it received.
+4. Only events before `until_ms` count, in the order that the tables use.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ def carry_over(incidents: DataFrame, day: Day) -> DataFrame:
         .when(kind == EventKind.ADAPTER, rank_of(F.col("status"), ADAPTER))
         .when(letter, rank_of(turn(), TURNS))
     )
-    told = incidents.where((F.col("time") < day.until_ms) & (rank > 0) & ~is_replaced()).select(
+    changes = incidents.where((F.col("time") < day.until_ms) & (rank > 0) & ~is_replaced()).select(
         *EVENT_SCHEMA.fieldNames(),
         rank.alias("rank"),
-        F.when(letter, F.lit("letter")).otherwise(kind).alias("what"),
-        F.when(kind == EventKind.ADAPTER, F.col("adapter")).otherwise(F.col("target")).alias("whose"),
+        F.when(letter, F.lit("letter")).otherwise(kind).alias("topic"),
+        F.when(kind == EventKind.ADAPTER, F.col("adapter")).otherwise(F.col("target")).alias("owner"),
         F.when(letter, F.col("messageId")).alias("message"),
         F.when(letter, turn().isin(*ENDS)).otherwise(F.col("status").isin(CLOSED, NORMAL, REMOVED)).alias("ends"),
     )
-    same = Window.partitionBy("what", "whose", "message")
+    same = Window.partitionBy("topic", "owner", "message")
     newest = [F.desc(name) for name in ("time", "rank", "code", "detail", "subject", "depth", "limit")]
-    # From the end of the day backwards, up to where something was over.
+    # From the end of the day backwards, until a state ended.
     later = same.orderBy(*newest).rowsBetween(Window.unboundedPreceding, 0)
-    is_over = F.col("over") | ((F.col("what") != "letter") & (F.array_max("restarts") > F.col("time")))
+    is_over = F.col("over") | ((F.col("topic") != "letter") & (F.array_max("restarts") > F.col("time")))
     lasting = (
-        told.where(F.col("whose").isNotNull() & ~(letter & F.col("messageId").isNull()))
+        changes.where(F.col("owner").isNotNull() & ~(letter & F.col("messageId").isNull()))
         .select("*", F.bool_or("ends").over(later).alias("over"))
         .crossJoin(F.broadcast(restarts(incidents, day)))
         .where(~F.coalesce(is_over, F.lit(False)))

@@ -1,17 +1,17 @@
-"""Conversations: the chains of messages that share a trace, how far they went and which loops the bus stopped.
+"""Conversations: chains of messages that share a trace, their extent, and the loops that the bus stopped.
 
-1. What was published tells a trace's messages: each id counts once, also if its line is doubled or it was published
-   again by a replay. The first message (earliest time, then smallest id) gives sender, subject and `firstAt`.
+1. A trace's messages are those published: each id counts once, even if its line is duplicated or a replay published it
+   again. The first message (earliest time, then smallest id) gives sender, subject and `firstAt`.
 2. A loop is stopped by a dead letter with one of `LOOP_CODES`, or by a target that refuses with `budget_exceeded`,
-   which it does only if it stands in the chain already. A message that is stopped counts once, at however many
-   targets. One that was published on another day counts here if it is stopped here.
-3. `depth` is the most hops, `fanOut` the most messages that answer the same one, `callsSpent` the most calls left less
-   the fewest, `durationMs` from the first message to the latest time of any event, so that a clock that went
-   back cannot make it negative. What was handled counts for these only.
+   which happens only if the target is already in the chain. A stopped message counts once, at however many targets, on
+   the day it is stopped.
+3. `depth` is the most hops, `fanOut` the most replies to one message, `callsSpent` the most calls left minus the
+   fewest, `durationMs` from the first message to the latest time of any event, so that a clock set back cannot make it
+   negative. Handled events count only for these.
 4. Only traces with more than one message or a stopped loop are in the table.
 
 The cost is one shuffle, by trace, and one sort, whose order serves all three groupings: each holds the state of one
-group at a time. A loop of a million messages in one trace makes one long task, not a big one: a sort spills.
+group at a time. A loop of a million messages in one trace makes a long task, but not a large one: a sort spills.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ LOOP_CODES = ("cycle", "max_hops", "call_budget")
 
 def conversations(events: DataFrame) -> DataFrame:
     """Return one row for each trace of the day with more than one message or a stopped loop."""
-    # Asked for here, the shuffle by trace serves every grouping; the widest would else bring one of its own.
+    # This shuffle by trace serves every grouping; without it, the widest grouping would add its own.
     rows = _rows(events).repartition("traceId")
-    # Where a message is stopped, sender and subject may be the target's: its publish goes first.
+    # In the event of a stop, sender and subject may be those of the target: the publish event takes precedence.
     first = F.min(F.when(F.col("messageId").isNotNull(), F.struct("time", "stopped", "sender", "subject")))
     messages = rows.groupBy("traceId", "parentId", "messageId").agg(
         first.alias("first"),
@@ -70,24 +70,24 @@ def conversations(events: DataFrame) -> DataFrame:
 
 
 def _rows(events: DataFrame) -> DataFrame:
-    """Return what matters of each event; of one that was handled, only when and how far it had come."""
+    """Return the columns used of each event; of a handled event, only its time, hops and calls."""
     kind, code = F.col("kind"), F.col("code")
-    went_on = (EventKind.PUBLISH, EventKind.HANDLED)
-    is_gone = F.coalesce(F.col("status").isin("purged", "replaced"), F.lit(False))
-    is_stopped = ((kind == EventKind.DEAD_LETTER) & code.isin(*LOOP_CODES) & ~is_gone) | (
+    progress = (EventKind.PUBLISH, EventKind.HANDLED)
+    is_removed = F.coalesce(F.col("status").isin("purged", "replaced"), F.lit(False))
+    is_stopped = ((kind == EventKind.DEAD_LETTER) & code.isin(*LOOP_CODES) & ~is_removed) | (
         (kind == EventKind.REFUSED) & (code == "budget_exceeded")
     )
-    # The first condition lets Spark leave out the files of all other kinds.
+    # The first condition lets Spark skip the files of all other kinds.
     return (
-        events.where(kind.isin(*went_on, EventKind.DEAD_LETTER, EventKind.REFUSED) & F.col("traceId").isNotNull())
-        .where(kind.isin(*went_on) | is_stopped)
+        events.where(kind.isin(*progress, EventKind.DEAD_LETTER, EventKind.REFUSED) & F.col("traceId").isNotNull())
+        .where(kind.isin(*progress) | is_stopped)
         .select(
             "traceId",
             *(
                 F.when(kind != EventKind.HANDLED, F.col(name)).alias(name)
                 for name in ("parentId", "messageId", "sender", "subject")
             ),
-            F.when(kind.isin(*went_on), 0).otherwise(1).alias("stopped"),
+            F.when(kind.isin(*progress), 0).otherwise(1).alias("stopped"),
             "time",
             "hopCount",
             "callsLeft",

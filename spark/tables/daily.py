@@ -1,9 +1,9 @@
-"""The day's numbers, in long form: what the anomalies of later days are measured against.
+"""The day's numbers, in long form: the baseline for the anomalies of later days.
 
-1. `METRICS` is the list of them. A metric is a sum, or a maximum, over one table; one with a `key` is a break-down and
-   has a row for each key, one without has a single row with the key ``''``, also on a day on which nothing happened.
+1. `METRICS` lists them. A metric is a sum, or a maximum, over one table. A metric with a `key` is a break-down with a
+   row per key; one without has a single row with the key ``''``, even on a day without events.
 2. The numbers come from the day's other tables, which are small, and never from events. Each table is read once.
-3. A break-down keeps its greatest `MOST_KEYS` values, so that a night's cost does not grow with the number of senders.
+3. A break-down keeps its greatest `MOST_KEYS` values, so the cost of a run does not grow with the number of senders.
 4. A key that is null in its table is ``?`` here.
 """
 
@@ -19,29 +19,30 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 MOST_KEYS = 200
+_NO_KEY = "''"
 FEWEST_FOR_P95 = 20
-"""A target that handled fewer messages has no 95th percentile worth comparing."""
+"""Targets with fewer messages have no meaningful 95th percentile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One of the day's numbers, or a break-down of it; what it is called and counted in is the report's to say."""
+    """One of the day's numbers, or a break-down of it; its title and unit are in report/headline.py."""
 
     name: str
     table: str
     value: str
     """An SQL expression over the table's columns."""
     floor: float
-    """The least difference from the usual that is worth a word."""
+    """The least difference from the usual value that is reported."""
     key: str | None = None
     """An SQL expression for the key; None for a number of the whole bus."""
     explained_by: tuple[str, ...] = ()
-    """Break-downs that say where a difference comes from; those of a break-down have the same keys."""
+    """Break-downs that explain a difference; those of a break-down have the same keys."""
     of: Literal["sum", "max"] = "sum"
     where: str = "true"
-    """Which rows of the table count."""
+    """The rows of the table that count."""
     missing_is_zero: bool = True
-    """Whether a key without a row had none of it (a count), or none to measure (a latency)."""
+    """True if a key without a row counts as 0 (a count), False if it is unknown (a latency)."""
 
 
 _KEYS = {
@@ -52,12 +53,12 @@ _KEYS = {
     "Adapter": "adapter",
     "Job": "job",
 }
-"""What numbers are broken down by."""
+"""The keys of break-downs."""
 
 
 def _count(table: str, name: str, value: str, *by: str, floor: float) -> tuple[Metric, ...]:
     """Return a sum and its break-downs, such as ``messagesBySender``."""
-    parts = [Metric(f"{name}By{one}", table, value, floor, _KEYS[one]) for one in by]
+    parts = [Metric(f"{name}By{key}", table, value, floor, _KEYS[key]) for key in by]
     return Metric(name, table, value, floor, explained_by=tuple(part.name for part in parts)), *parts
 
 
@@ -101,15 +102,11 @@ def daily(tables: Mapping[str, DataFrame]) -> DataFrame:
 
 
 def _numbers(table: DataFrame, metrics: list[Metric]) -> DataFrame:
-    """Return each row's share in each of the table's metrics: one pass for all of them."""
-    shares = ", ".join(
+    """Return each row's contribution to each of the table's metrics, in one pass."""
+    contributions = ", ".join(
         f"struct('{metric.name}' AS metric,"
-        f" {_key(metric)} AS key,"
+        f" coalesce({metric.key or _NO_KEY}, '?') AS key,"
         f" CAST(if({metric.where}, {metric.value}, 0) AS DOUBLE) AS value)"
         for metric in metrics
     )
-    return table.selectExpr(f"inline(array({shares}))").where("value > 0")
-
-
-def _key(metric: Metric) -> str:
-    return "''" if metric.key is None else f"coalesce({metric.key}, '?')"
+    return table.selectExpr(f"inline(array({contributions}))").where("value > 0")

@@ -1,14 +1,14 @@
-"""Dead letters: why messages died, what became of them, and how old are those that nobody has cared for.
+"""Dead letters: their reasons, their outcomes, and the age of those still standing.
 
-1. A letter is one message at one target. It is born by `dead_letter` with status failed or no_subscriber, and gone by
-   `replayed`, or by `dead_letter` with status purged or replaced. It may die again; its last event says whether it
-   stands.
-2. Every birth in the day is one of `letters`, and every end one of its kind, under the code of the birth before it. An
-   end whose birth is not known counts under the code that it has itself, which for a replay is null.
-3. A doubled line counts once.
-4. In one millisecond an end comes before a birth: a replay may fail at once, while none is replayed so soon.
-5. A standing letter's age is the time from its last birth to `until_ms`. Those of the days before come in by their
-   births (tables/carried.py), and are counted as standing each day until they are gone.
+1. A letter is one message at one target. A `dead_letter` event with status failed or no_subscriber creates it
+   ("birth"); a `replayed` event, or `dead_letter` with status purged or replaced, ends it. It may be dead-lettered
+   again; its last event decides whether it stands.
+2. Every birth in the day counts in `letters`, and every end in the column of its kind, under the code of the preceding
+   birth. An end without a known birth counts under its own code, which for a replay is null.
+3. A duplicated line counts once.
+4. Within one millisecond an end comes before a birth: a replay may fail at once, but no letter is replayed so soon.
+5. A standing letter's age is the time from its last birth to `until_ms`. Letters of earlier days are carried over as
+   their births (tables/carry_over.py), and count as standing each day until they end.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spark.intervals import name, rank_of
 BORN = "born"
 ENDS = ("replayed", "replaced", "purged")
 TURNS = (*ENDS, BORN)
-"""In the order that they have within one millisecond."""
+"""In their order within one millisecond."""
 
 _HOUR_MS = DAY_MS // 24
 _WEEK_MS = DAY_MS * 7
@@ -32,7 +32,7 @@ _WEEK_MS = DAY_MS * 7
 def dead_letters(incidents: DataFrame, day: Day) -> DataFrame:
     """Return births, ends and standing dead letters by code and target."""
     time = F.col("time")
-    told = incidents.where(
+    events = incidents.where(
         turn().isNotNull() & F.col("messageId").isNotNull() & F.col("target").isNotNull() & (time < day.until_ms)
     ).select("messageId", "target", "time", "code", name(), turn().alias("turn"))
     born = F.col("turn") == BORN
@@ -40,7 +40,7 @@ def dead_letters(incidents: DataFrame, day: Day) -> DataFrame:
     so_far = order.rowsBetween(Window.unboundedPreceding, 0)
     birth = F.last(F.when(born, F.struct("code", "name")), ignorenulls=True).over(so_far)
     repeated = (F.lag("time").over(order) == time) & (F.lag("turn").over(order) == F.col("turn"))
-    letters = told.select(
+    letters = events.select(
         "*",
         F.coalesce(birth, F.struct("code", "name")).alias("of"),
         (~F.coalesce(repeated, F.lit(False)) & (time >= day.start_ms)).alias("today"),
@@ -57,13 +57,13 @@ def dead_letters(incidents: DataFrame, day: Day) -> DataFrame:
         F.count_if((age >= DAY_MS) & (age < _WEEK_MS)).alias("youngerThanWeek"),
         F.count_if(age >= _WEEK_MS).alias("older"),
     )
-    # A letter from before that has died again today, of another cause, leaves its old cause with nothing.
+    # A carried letter that was dead-lettered again today for another reason leaves an empty row for the old one.
     happened = F.col("letters") + F.col("replayed") + F.col("replaced") + F.col("purged") + F.col("standing")
     return counted.where(happened > 0)
 
 
 def turn() -> Column:
-    """Return what an event does to a dead letter: born, or one of ENDS; null for other events."""
+    """Return the effect of an event on a dead letter: BORN, or one of ENDS; null for other events."""
     kind, status = F.col("kind"), F.col("status")
     dead_letter = kind == EventKind.DEAD_LETTER
     return (

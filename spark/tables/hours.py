@@ -1,39 +1,30 @@
-"""The day by hour: what was published, refused, and could not be delivered.
+"""The day by hour: messages published, refused, and dead-lettered.
 
-1. Only hours in which something happened have a row. Lines are counted, as in sources.py.
-2. A dead letter counts in the hour in which it became one; one that was carried over from the day before does not.
+1. Only hours with events have a row. Lines are counted, as in events/sources.py.
+2. A dead letter counts in the hour of its birth; one carried over from the day before does not count.
 """
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from relay_core.records.events import EventKind
 from spark.days import Day
 from spark.tables.dead_letters import BORN, turn
-
-COUNTS = ("messages", "bytes", "refused", "deadLetters")
+from spark.tables.throughput import sum_of
 
 
 def hours(traffic: DataFrame, incidents: DataFrame, day: Day) -> DataFrame:
-    """Return what happened in each hour of the day."""
-    published, refused = (F.col("kind") == kind for kind in (EventKind.PUBLISH, EventKind.REFUSED))
-    passed = traffic.select(
-        F.floor(F.col("minute") / 60).cast("int").alias("hour"),
-        _if(published, F.col("messages")).alias("messages"),
-        _if(published, F.col("bytes")).alias("bytes"),
-        _if(refused, F.col("messages")).alias("refused"),
-        F.lit(0).alias("deadLetters"),
+    """Return the counts of each hour of the day."""
+    passed = traffic.groupBy(F.floor(F.col("minute") / 60).cast("int").alias("hour")).agg(
+        sum_of("messages", EventKind.PUBLISH).alias("messages"),
+        sum_of("bytes", EventKind.PUBLISH).alias("bytes"),
+        sum_of("messages", EventKind.REFUSED).alias("refused"),
     )
     dead = incidents.where((turn() == BORN) & F.col("time").between(day.start_ms, day.until_ms - 1)).select(
-        F.floor((F.col("time") - day.start_ms) / 3_600_000).cast("int").alias("hour"),
-        *(F.lit(0).alias(name) for name in COUNTS[:-1]),
-        F.lit(1).alias("deadLetters"),
+        F.floor((F.col("time") - day.start_ms) / 3_600_000).cast("int").alias("hour"), F.lit(1).alias("deadLetters")
     )
-    sums = (F.sum(name).cast("long").alias(name) for name in COUNTS)
-    return passed.unionByName(dead).groupBy("hour").agg(*sums)
-
-
-def _if(condition: Column, value: Column) -> Column:
-    return F.when(condition, value).otherwise(0)
+    counts = ("messages", "bytes", "refused", "deadLetters")
+    sums = (F.coalesce(F.sum(name), F.lit(0)).cast("long").alias(name) for name in counts)
+    return passed.unionByName(dead, allowMissingColumns=True).groupBy("hour").agg(*sums)

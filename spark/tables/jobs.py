@@ -1,10 +1,10 @@
 """Jobs: how often each ran, how it ended, and how long it took.
 
-1. A run is a start and the end that follows it, or one of them if the other is not known: it is under way, was cut off
-   by a kill, or began the day before. So a run over midnight is a run of both days, and has an outcome in the second.
-2. A job has one run at a time. A doubled line counts once, other statuses are passed over.
-3. `p50Us` is the duration that half of the runs did not exceed, one that occurred (the nearest rank).
-4. `lastOutcome` and `lastDetail` are of the last run that ended.
+1. A run is a start and the following end, or one of them if the other is unknown: the run is in progress, was killed,
+   or began the day before. A run over midnight counts on both days, and has its outcome on the second.
+2. A job has one run at a time. A duplicated line counts once, other statuses are skipped.
+3. `p50Us` is the nearest-rank median of the runs' durations.
+4. `lastOutcome` and `lastDetail` are those of the last run that ended.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _STATUSES = (STARTED, *OUTCOMES)
 def jobs(incidents: DataFrame) -> DataFrame:
     """Return each job's runs, outcomes and durations."""
     rank = rank_of(F.col("status"), _STATUSES)
-    told = incidents.where((F.col("kind") == EventKind.JOB) & F.col("code").isNotNull() & (rank > 0)).select(
+    events = incidents.where((F.col("kind") == EventKind.JOB) & F.col("code").isNotNull() & (rank > 0)).select(
         F.col("code").alias("job"), "time", "status", "handleUs", "detail", rank.alias("rank")
     )
     order = Window.partitionBy("job").orderBy("time", "rank", "handleUs", "detail")
@@ -33,7 +33,7 @@ def jobs(incidents: DataFrame) -> DataFrame:
     repeated = (F.lag("time").over(order) == F.col("time")) & (before == status)
     started = status == STARTED
     runs = (
-        told.select("*", F.coalesce(repeated, F.lit(False)).alias("repeated"))
+        events.select("*", F.coalesce(repeated, F.lit(False)).alias("repeated"))
         .where(~F.col("repeated"))
         .select("*", (started | before.isNull() | (before != STARTED)).alias("begins"))
     )

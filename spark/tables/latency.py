@@ -1,9 +1,8 @@
-"""Latency: how long the messages to each target waited, were handled, and took from publish to end.
+"""Latency: how long messages to each target waited, were handled, and took end to end.
 
-1. `step` is `queue` (stored until a handler began), `handle` (from its beginning to its end) or `total` (publish to
-   end). `name` is what a reader knows the target by: its adapter, else its subject.
+1. `step` is `queue` (stored until the handler started), `handle` (the handler's run) or `total` (publish to the end of
+   handling). `name` is the target's adapter, else its subject.
 2. Percentiles are nearest ranks, rounded down to three significant digits (percentiles.py).
-3. Lines are counted: one that stands twice counts twice (sources.py).
 """
 
 from __future__ import annotations

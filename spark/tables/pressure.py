@@ -1,11 +1,11 @@
-"""Mailbox pressure: how long each mailbox was above its warning, and how full it got.
+"""Mailbox pressure: how long each mailbox was above its warning level, and its worst depth.
 
-1. An episode lasts from a warning until normal, or until the bus stops or starts; critical is a part of it. One that
-   goes on over midnight is an episode of both days, and its time is divided between them.
-2. `worstDepth` is the greatest depth of any of its events, the one at the end included, which says how bad it was; for
-   an episode from the day before also the depth that it had reached there. `limit` is the mailbox's maximum then (the
-   smallest, if it was changed), and `worstShare` the depth's part of it.
-3. Of an episode whose beginning is not known only the depth is.
+1. An episode lasts from a warning until normal, or until the bus stops or starts; critical is part of it. An episode
+   over midnight counts on both days, and its duration is divided between them.
+2. `worstDepth` is the greatest depth of any event of the episode, including its last one; for an episode of the day
+   before it includes the depth reached there. `limit` is the mailbox's maximum at that time (the smallest, if it was
+   changed), and `worstShare` the share of it.
+3. Of an episode whose beginning is unknown only the depth counts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from spark.intervals import latest, secs, states
 NORMAL = "normal"
 
 STATUSES = ("warning", "critical", NORMAL)
-"""In the order that they have within one millisecond."""
+"""In their order within one millisecond."""
 
 
 def pressure(incidents: DataFrame, day: Day) -> DataFrame:

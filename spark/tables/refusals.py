@@ -1,9 +1,7 @@
-"""Refusals: for what reason, whose messages, and where.
+"""Refusals by reason, sender, subject and target.
 
-1. A row counts the refusals of one sender's messages to one subject by one target, for one reason (`code`). The target
-   is ``*`` where the whole publish was refused.
-2. `firstAt` and `lastAt` are minutes of the day (UTC), by the events' own times, in whatever order they came.
-3. Lines are counted: one that stands twice counts twice (sources.py).
+1. The target is ``*`` where the whole publish was refused.
+2. `firstAt` and `lastAt` are minutes of the day (UTC), by the times of the events.
 """
 
 from __future__ import annotations

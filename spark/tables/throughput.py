@@ -1,8 +1,7 @@
-"""Throughput: what was published in each hour, by subject and sender.
+"""Throughput: messages published in each hour, by subject and sender.
 
-1. `messages` and `bytes` are what passed the gates; `refused` counts refusals, of the whole publish or by one target.
-   A subject and sender with refusals alone have a row too.
-2. Lines are counted: one that stands twice counts twice (sources.py).
+1. `messages` and `bytes` count accepted publishes; `refused` counts refusals, of the whole publish or by one target.
+   A subject and sender with only refusals also have a row.
 """
 
 from __future__ import annotations
@@ -24,5 +23,5 @@ def throughput(traffic: DataFrame) -> DataFrame:
 
 
 def sum_of(column: str, kind: EventKind) -> Column:
-    """Return the sum of a column of `traffic` over its rows of one kind; 0 where there is none."""
+    """Return the sum of a column of `traffic` over the rows of a kind; 0 without such rows."""
     return F.sum(F.when(F.col("kind") == kind, F.col(column)).otherwise(0))

@@ -4,7 +4,7 @@
 - `bus`: subjects, configurations, and short ways to publish to a bus and look into it. `handlers`: handlers that
   collect messages, wait or fail. `adapters`: adapters for the tests of the seam.
 - `waiting`: waits for a condition, never for time.
-- `supervisor` runs a supervisor in the test's process, `daemon` in one of its own, `cli` runs the command `relay`.
+- `supervisor` runs a supervisor in the test's process, `daemon` in another, `cli` runs the command `relay`.
   `raw_client` speaks to the socket without manners; `terminal` is a pseudo-terminal.
 - `servers`: the other ends of the adapters, and a proxy that cuts connections.
 - `guards` and `serial` are pytest plugins: rules for every test, and which tests run side by side. `keeper` cleans up

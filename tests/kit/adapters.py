@@ -28,7 +28,7 @@ async def explode(envelope: Envelope, context: DeliveryContext) -> DeliveryResul
 
 async def hang(envelope: Envelope, context: DeliveryContext) -> DeliveryResult:
     await asyncio.Event().wait()
-    raise AssertionError("nobody sets it")
+    raise AssertionError("it is never set")
 
 
 class Gate:

@@ -1,9 +1,8 @@
-"""An adapter that keeps a diary in a file, and is led by other files beside it, for the tests of its host.
+"""An adapter for tests of the adapter host: it writes a diary to a file, and other files beside it control it.
 
-While there is a file ``{id}.unstartable`` it does not start (its text may name another way to fail),
-while there is ``{id}.hanging`` its start hangs, and while there is ``{id}.sick`` its health probe says
-no; a start removes that one. If there is a pipe ``{id}.gate``, its stop waits until somebody has written
-to it.
+While ``{id}.unstartable`` exists it does not start (the file's text may name another way to fail), while
+``{id}.hanging`` exists its start hangs, and while ``{id}.sick`` exists its health probe fails; a start removes
+that file. If there is a pipe ``{id}.gate``, its stop waits until the test has written to it.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class DiaryConfig(BaseModel):
 
 
 class DiaryAdapter:
-    """A good adapter, as long as its files let it be one."""
+    """An adapter that works unless a file says otherwise."""
 
     config_model = DiaryConfig
     patterns = ("relay.out.>",)
@@ -51,12 +50,12 @@ class DiaryAdapter:
         self.status = AdapterStatus("disconnected")
         self._config = config
 
-    def _file(self, what: str) -> Path:
-        return self._config.diary.with_name(f"{self.id}.{what}")
+    def _file(self, suffix: str) -> Path:
+        return self._config.diary.with_name(f"{self.id}.{suffix}")
 
-    def _write(self, what: str) -> None:
+    def _write(self, entry: str) -> None:
         with self._config.diary.open("a") as diary:
-            diary.write(f"{self.id} {what} {self._config.note} {VERSION}\n")
+            diary.write(f"{self.id} {entry} {self._config.note} {VERSION}\n")
 
     async def start(self, context: AdapterContext) -> None:
         self._write("start")

@@ -1,9 +1,9 @@
 """Relay as others get it: built, and installed where there is no checkout.
 
 1. `python -m build` runs with the build tools of the test environment, so nothing is fetched.
-2. The wheel goes into an environment of its own, which sees the packages that the wheel says it needs, theirs, and
+2. The wheel goes into its own environment, which sees the packages that the wheel says it needs, theirs, and
    nothing else: not the extras, not the test tools. Each is a link to what the test environment has of it.
-3. What runs there has an empty home, a directory of its own, and no variable of ours.
+3. What runs there has an empty home, its own directory, and none of our variables.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def build(directory: Path, *options: str) -> Built:
 
 
 class Installed:
-    """The wheel in an environment of its own."""
+    """The wheel in its own environment."""
 
     def __init__(self, place: Path, wheel: Path) -> None:
         self.directory = place / "somewhere"
@@ -86,9 +86,9 @@ def needed(requirements: Sequence[str]) -> set[str]:
     waiting = [(requirements, "")]
     while waiting:
         wanted, extra = waiting.pop()
-        for one in map(Requirement, wanted):
-            if one.marker is None or one.marker.evaluate({"extra": extra}):
-                new = {(one.name, asked) for asked in ("", *one.extras)} - found
+        for requirement in map(Requirement, wanted):
+            if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
+                new = {(requirement.name, asked) for asked in ("", *requirement.extras)} - found
                 found |= new
                 waiting += [(distribution(name).requires or [], asked) for name, asked in new]
     return {name for name, _ in found}

@@ -1,11 +1,11 @@
-"""Run work so that nothing of it outlives it: no process, no mount, no temporary directory.
+"""Run work so that nothing outlives it: no process, no mount, no temporary directory.
 
-Three processes. The *runner* is the one that was started, and that signals reach. Its child, the *keeper*, has a
-session to itself. The keeper's child does the work, in another session: it has no terminal to be interrupted from.
+Three processes. The *runner* is the process that was started and receives signals. Its child, the *keeper*, has its
+own session. The keeper's child does the work in another session, so the terminal cannot interrupt it.
 
 1. The work starts from a known state, however the runner was started (`nohup`, `&`, a script that ignores signals): no
    signal is ignored or blocked, stdin, stdout and stderr are open, and `TMPDIR` is a new directory with a short name,
-   since sockets lie in it.
+   because it holds sockets.
 2. The keeper adopts every orphan of the work (Linux; PR_SET_CHILD_SUBREAPER), whatever session it is in. When the work
    has ended, or the runner is gone, it kills all its descendants, unmounts what is mounted in the directory and
    removes it. A pipe tells it of the runner's end, so that SIGKILL is no exception.
@@ -13,7 +13,7 @@ session to itself. The keeper's child does the work, in another session: it has 
    once. A signal that was ignored when the runner started stays ignored, by the runner.
 4. If the keeper is killed, the runner has adopted the same descendants, and does what the keeper would have done.
 
-Elsewhere than on Linux, a process that has left both its parent and its session is not found.
+On other systems than Linux, a process that has left both its parent and its session is not found.
 
 Only the standard library is imported.
 """
@@ -40,7 +40,7 @@ _TOLD_BY = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
 
 
 def keep(work: Callable[[], None]) -> NoReturn:
-    """Do work in a process that is cleaned up after, and exit as it did."""
+    """Do work in a process, clean up after it, and exit with its code."""
     _open_standard_files()
     told: list[int] = []
     wakeup = _listen(told, [number for number in _TOLD_BY if signal.getsignal(number) is not signal.SIG_IGN])
@@ -65,7 +65,7 @@ def keep(work: Callable[[], None]) -> NoReturn:
             os.kill(keeper, signal.SIGINT)
         select.select([wakeup], [], [])
         os.read(wakeup, 4096)
-    _clean_up(directory)  # nothing is left to do, unless the keeper was killed
+    _clean_up(directory)  # does nothing, unless the keeper was killed
     if is_over:
         _die_by(told[-1])
     os._exit(_code_of(status))
@@ -100,7 +100,7 @@ def _be_keeper(work: Callable[[], None], directory: Path, runner: int) -> NoRetu
 
 
 def _work(work: Callable[[], None], directory: Path) -> NoReturn:
-    """Do the work, from a state that does not depend on who started us."""
+    """Do the work, from a state that does not depend on how the runner was started."""
     code: object = 1
     try:
         os.setsid()
@@ -128,12 +128,12 @@ def _work(work: Callable[[], None], directory: Path) -> NoReturn:
 
 
 def _new_directory() -> Path:
-    """Make a directory with a short name: with a path of 108 bytes no socket could be in it."""
+    """Make a directory with a short name, because the path of a socket has at most 107 bytes."""
     while True:
         directory = Path("/tmp") / f"relay-{secrets.token_hex(2)}"
         with contextlib.suppress(FileExistsError):
             directory.mkdir(mode=0o700)
-            directory.chmod(0o711)  # some tests become another user, who must reach what is in it
+            directory.chmod(0o711)  # some tests become another user, who must be able to enter
             return directory
 
 
@@ -184,7 +184,7 @@ def _processes() -> list[tuple[int, int]]:
 
 
 def _is_beyond_us(pid: int) -> bool:
-    """Tell whether a process belongs to another user, so that we cannot end it."""
+    """Return True if a process belongs to another user and cannot be killed."""
     try:
         os.kill(pid, 0)
     except PermissionError:
@@ -195,7 +195,7 @@ def _is_beyond_us(pid: int) -> bool:
 
 
 def _status_of(child: int) -> int | None:
-    """Take leave of all children that have ended; return how one of them did."""
+    """Reap all children that have ended; return the status of one of them."""
     found = None
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
@@ -215,13 +215,13 @@ def _mounts_in(directory: Path) -> list[str]:
 
 
 def _adopt_orphans() -> None:
-    """Become the parent of descendants whose own has ended, where the kernel can do that."""
+    """Become the parent of orphaned descendants, where the kernel supports it."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _open_standard_files() -> None:
-    """Let no other file take the place of stdin, stdout or stderr, if they were closed."""
+    """Open stdin, stdout and stderr if they were closed, so that no other file takes their numbers."""
     for standard in range(3):
         try:
             os.fstat(standard)
@@ -230,7 +230,7 @@ def _open_standard_files() -> None:
 
 
 def _listen(told: list[int], numbers: Iterable[signal.Signals]) -> int:
-    """Have signals added to a list; return a file that can be read once one has come, or once a child has ended."""
+    """Add signals to a list; return a file that becomes readable after a signal, or when a child has ended."""
     wakeup, written = os.pipe()
     os.set_blocking(written, False)
     signal.set_wakeup_fd(written, warn_on_full_buffer=False)
@@ -242,13 +242,13 @@ def _listen(told: list[int], numbers: Iterable[signal.Signals]) -> int:
 
 
 def _code_of(status: int) -> int:
-    """Return an exit code as a shell does: 128 and more for a signal."""
+    """Return an exit code as a shell does: 128 plus the number of a signal."""
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
 
 
 def _die_by(number: int) -> NoReturn:
-    """End as a program does that does not handle a signal."""
+    """Die by a signal, like a program that does not handle it."""
     signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
     os.kill(os.getpid(), number)

@@ -88,8 +88,8 @@ class Raw:
     async def over(self) -> list[dict[str, Any]]:
         """Read until the connection is closed from the other side, and return what came until then."""
         found = []
-        while (one := await self.frame()) is not None:
-            found.append(one)
+        while (frame := await self.frame()) is not None:
+            found.append(frame)
         return found
 
 

@@ -1,12 +1,18 @@
-"""Which tests run beside which others, where pytest-xdist runs them in parallel. A pytest plugin.
+"""Which tests may run at the same time under pytest-xdist, as a pytest plugin.
 
-1. **Tests marked `serial` run alone.** They come last. A pair of locks, shared by the workers of a run, keeps
-   everything else apart from them: every test passes the door; a serial one keeps it shut and waits until the room is
-   empty. Waiting is done outside of the test, so that it does not count towards its timeout. (xdist's own groups would
-   only keep them on one worker, beside the tests of the other.)
-2. **With `--dist loadscope`, tests that share what is costly to start have one worker** (`TOGETHER`): it starts once,
-   not once per worker. xdist deals these groups out first, the largest before the others. All other tests are dealt
-   out one by one: those marked `slow` first, so that no worker is still busy with one when the others have finished.
+1. **Tests marked `serial` run alone**, at the end. A reader-writer lock shared by the workers of a run ensures it: a
+   serial test holds it exclusively, every other test holds it shared. It is made of two file locks. `room` is the
+   reader-writer lock. `door` is a turnstile: every test takes it before `room`, a serial test keeps it. Without the
+   turnstile, other tests could keep entering and a serial test might wait forever, because flock is not fair.
+   Tests wait outside of their own protocol, so waiting does not count towards a timeout, and the kernel releases the
+   locks of a worker that dies.
+
+   pytest has no means for this. xdist's groups (`xdist_group`, `--dist loadgroup`) only put tests on the same worker,
+   where they still run at the same time as the tests of other workers; a second, sequential run of pytest would start
+   the shared processes of rule 2 again.
+2. **With `--dist loadscope`, tests that share an expensive resource run on one worker** (`TOGETHER`), so that it is
+   started once. xdist schedules these groups first, the largest first. All other tests are scheduled one by one, those
+   marked `slow` first, so that no worker is still busy with a slow test when the others have finished.
 """
 
 from __future__ import annotations
@@ -23,7 +29,7 @@ import pytest
 
 TOGETHER = (
     "tests/core/crash/test_kill.py",  # one process to fork from
-    "tests/spark/test_cluster.py",  # processes of their own, not the session below, here and in the next two
+    "tests/spark/test_cluster.py",  # own processes instead of the session below, also in the next two
     "tests/spark/test_end_to_end.py",
     "tests/spark/test_session.py",
     "tests/spark/",  # one Spark session
@@ -41,13 +47,13 @@ TOGETHER = (
     "tests/test_installed.py",  # one wheel, here and below
     "tests/test_packaging.py",
 )
-"""Where the tests stand that share something: each line is one group; a test is of the first that fits."""
+"""Groups of tests that share a resource, by path prefix; a test belongs to the first that matches."""
 
 _locks = pytest.StashKey[Path]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Find the directory of the locks, which the run's first process makes and removes."""
+    """Find the directory of the locks, which the controller makes and removes."""
     if hasattr(config, "workerinput"):
         config.stash[_locks] = Path(config.workerinput["serial_locks"])
     elif config.getoption("dist", "no") != "no":
@@ -57,13 +63,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Tell a worker where the locks are."""
+    """Pass the directory of the locks to a worker."""
     node.workerinput["serial_locks"] = str(node.config.stash[_locks])
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """Deal the tests out, those in one of the groups to one worker."""
+    """Schedule the tests of a group on one worker."""
     if config.getoption("dist") != "loadscope":
         return None
     from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
@@ -83,7 +89,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Run a test in company, or alone."""
+    """Run a test while holding the lock, shared or exclusively."""
     with ExitStack() as held:
         if _locks in item.config.stash:
             door = held.enter_context(open(item.config.stash[_locks] / "door", "wb"))
@@ -98,5 +104,5 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 def is_serial(item: pytest.Item) -> bool:
-    """Tell whether a test must run alone."""
+    """Return True if a test must run alone."""
     return item.get_closest_marker("serial") is not None

@@ -3,9 +3,9 @@
 Rules:
 
 1. The program gets the terminal as its controlling one, so that a change of size reaches it.
-2. Every byte is kept, with the time it arrived. The emulator (pyte) is fed only when somebody looks at the screen, so
+2. Every byte is kept, with the time it arrived. The emulator (pyte) is fed only when the screen is read, so
    that a measurement does not pay for it.
-3. Nobody sleeps: `until` looks again whenever bytes have come or the program has ended.
+3. There are no sleeps: `until` checks again whenever bytes have arrived or the program has ended.
 4. Textual asks two questions when it starts. The one about synchronised output is answered, as most terminals do.
 5. On leaving, the program's whole process group is gone.
 """

@@ -1,6 +1,6 @@
 """The guards see what they are there to see, and let pass what is innocent.
 
-Each case is a test of its own in an inner pytest run, which has the guards but none of this project's configuration.
+Each case is a test in an inner pytest run, which has the guards but none of this project's configuration.
 """
 
 from __future__ import annotations

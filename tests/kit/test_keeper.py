@@ -1,4 +1,4 @@
-"""Nothing outlives the test command, whatever ends it, and the tests start from a known state, whoever starts it."""
+"""Nothing outlives the test command, however it ends, and the tests start from a known state, however it is started."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_what_the_parent_ignored_blocked_or_closed_is_not_handed_down(runs: Call
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD, signal.SIGTERM):
         assert not ignored & 1 << number - 1
         assert not blocked & 1 << number - 1
-    (line,) = [one for one in Path(f"/proc/{run.process.pid}/status").read_text().splitlines() if "SigIgn" in one]
+    (line,) = [entry for entry in Path(f"/proc/{run.process.pid}/status").read_text().splitlines() if "SigIgn" in entry]
     for number in (signal.SIGINT, signal.SIGHUP):  # they stay ignored, by the runner
         assert int(line.split()[1], 16) & 1 << number - 1
         run.process.send_signal(number)

@@ -89,14 +89,14 @@ def check(history: History, remains: list[Remains], limits: Limits) -> list[str]
         *_one_id(history, remains),
         *_told_the_truth(history),
         *_within_limits(history, remains, limits),
-        *(f"left behind: {one}" for one in remains if one.state not in ("new", "failed")),
+        *(f"left behind: {leftover}" for leftover in remains if leftover.state not in ("new", "failed")),
     ]
 
 
 def _accounted(history: History, remains: list[Remains]) -> Iterator[str]:
     places: defaultdict[tuple[str, str], list[Remains]] = defaultdict(list)
-    for one in remains:
-        places[one.mailbox, one.message_id].append(one)
+    for leftover in remains:
+        places[leftover.mailbox, leftover.message_id].append(leftover)
     deliveries: defaultdict[tuple[str, str], set[Delivery]] = defaultdict(set)
     last_seen: dict[tuple[str, str], float] = {}
     for seen in history.seen:
@@ -109,7 +109,9 @@ def _accounted(history: History, remains: list[Remains]) -> Iterator[str]:
     for number, copy in _copies(history):
         what = f"{copy[1]} ({number.sender} {number.n}) of {copy[0]}"
         there = places.get(copy, [])
-        confirmed = [history.acks_confirmed[one] for one in deliveries[copy] if one in history.acks_confirmed]
+        confirmed = [
+            history.acks_confirmed[delivery] for delivery in deliveries[copy] if delivery in history.acks_confirmed
+        ]
         if confirmed:
             if history.cut_before(max(confirmed), WINDOW_SECS):
                 continue
@@ -118,9 +120,9 @@ def _accounted(history: History, remains: list[Remains]) -> Iterator[str]:
             elif last_seen[copy] > max(confirmed):
                 yield f"delivered again after its acknowledgement was confirmed: {what}"
         elif deliveries[copy]:
-            latest = max(one.replays for one in deliveries[copy])
+            latest = max(delivery.replays for delivery in deliveries[copy])
             if not there:
-                if not any(one in history.acks_sent for one in deliveries[copy]):
+                if not any(delivery in history.acks_sent for delivery in deliveries[copy]):
                     yield f"lost: seen, never acknowledged, and nowhere: {what}"
             elif there[0].state == "new" and there[0].replays <= latest:
                 if not history.cut_before(last_seen[copy], WINDOW_SECS):
@@ -165,8 +167,8 @@ def _one_id(history: History, remains: list[Remains]) -> Iterator[str]:
         ids[number].update(answer.message_id for answer in answers)
     for seen in history.seen:
         ids[seen.number].add(seen.delivery.message_id)
-    for one in remains:
-        ids[one.number].add(one.message_id)
+    for leftover in remains:
+        ids[leftover.number].add(leftover.message_id)
     for number, found in ids.items():
         if len(found) > 1:
             yield f"published twice: {number} as {sorted(found)}"
@@ -186,7 +188,7 @@ def _told_the_truth(history: History) -> Iterator[str]:
 
 
 def _within_limits(history: History, remains: list[Remains], limits: Limits) -> Iterator[str]:
-    depths = Counter(one.mailbox for one in remains if one.state == "new")
+    depths = Counter(leftover.mailbox for leftover in remains if leftover.state == "new")
     for mailbox, depth in depths.items():
         if depth > limits.mailbox:
             yield f"{mailbox} holds {depth} messages, its limit is {limits.mailbox}"

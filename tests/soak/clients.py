@@ -1,7 +1,7 @@
 """The clients of a round: publishers that retry, consumers of every kind, and an operator who replays.
 
 Each client owns one connection, makes a new one when it is lost, and writes what it was told into the history. What a
-client does next is drawn from a generator of its own, seeded by the round and its name.
+client does next is drawn from its own generator, seeded by the round and its name.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ class Client:
                     return False
                 await asyncio.sleep(RETRY_SECS)
                 continue
-            rejected = tuple(one["endpointHash"] for one in result.get("rejected", ()))
-            reasons = {one["reason"] for one in result.get("rejected", ())}
+            rejected = tuple(rejection["endpointHash"] for rejection in result.get("rejected", ()))
+            reasons = {rejection["reason"] for rejection in result.get("rejected", ())}
             if result["deliveredTo"] == 0 and reasons and reasons <= LEAVES_NOTHING:
                 self.history.refused[number] = ", ".join(sorted(reasons))
                 return False
@@ -247,7 +247,7 @@ class Operator(Client):
             wire = await self.wire()
             try:
                 page = await wire.call("deadletters.list", limit=200)
-                ids = [one["envelope"]["id"] for one in page["deadLetters"] if one["code"] in REPLAYABLE]
+                ids = [letter["envelope"]["id"] for letter in page["deadLetters"] if letter["code"] in REPLAYABLE]
                 if ids:
                     plan = await wire.call("deadletters.plan", ids=ids)
                     await wire.call("deadletters.run", planId=plan["id"])

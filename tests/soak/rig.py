@@ -190,7 +190,7 @@ class Rig:
                     for box in boxes
                     if box["claimed"] or (box["depth"] and box["subject"] in CONSUMED)
                 ]
-        self.history.violations.extend(f"stuck: {one}" for one in busy)
+        self.history.violations.extend(f"stuck: {name}" for name in busy)
 
     async def start(self) -> None:
         """Start the supervisor, and return when it answers."""

@@ -179,7 +179,7 @@ def test_files_are_read_as_they_lie_on_disk(tmp_path: Path) -> None:
     (box / "failed" / "id1.json").write_text(json.dumps(letter))
     waiting = Remains(A, "id0", "new", 2, Number(SENDER, 0))
     dead = Remains(A, "id1", "failed", 1, Number(SENDER, 0), "timeout")
-    assert sorted(read_remains(tmp_path), key=lambda one: one.message_id) == [waiting, dead]
+    assert sorted(read_remains(tmp_path), key=lambda leftover: leftover.message_id) == [waiting, dead]
     (box / "new" / "id2.json").write_text("{")
     with pytest.raises(ValueError, match="Expecting"):
         read_remains(tmp_path)

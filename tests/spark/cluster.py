@@ -1,7 +1,7 @@
 """A standalone Spark cluster for tests: a master and one worker of the pyspark package, on loopback.
 
 Both tell by their logs where they listen and that they know each other: nothing is asked for twice, and no port is
-chosen here. Each runs in a group of its own, which is killed at the end (the worker's group holds its executors).
+chosen here. Each runs in its own process group, which is killed at the end (the worker's group holds its executors).
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _running(role: str, arguments: tuple[str, ...], variables: Mapping[str, str]
     )
     assert child.stdin is not None
     assert child.stdout is not None
-    rest = Thread(target=child.stdout.read)  # a log that nobody reads would stop its writer
+    rest = Thread(target=child.stdout.read)  # an unread log would block its writer
     try:
         found = _wait_for(child.stdout, says)
         rest.start()

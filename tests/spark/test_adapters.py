@@ -75,7 +75,7 @@ def test_what_they_got_through_and_how_long_they_were_down(spark: SparkSession) 
     rows = [
         state("flaps", at(1), "connected"),
         state("flaps", at(2), "disconnected", "no route"),
-        state("flaps", at(2, secs=5), "error", "HTTP 502"),  # no outage of its own
+        state("flaps", at(2, secs=5), "error", "HTTP 502"),  # not another outage
         state("flaps", at(2, secs=9), "connected"),
         state("flaps", at(3), "error"),
         state("flaps", at(3), "error"),  # the line stands twice
@@ -161,14 +161,14 @@ def test_a_random_day_with_restarts_is_told_as_by_walking_through_it(spark: Spar
     spells = walk(rows, TODAY, "adapter", "adapter", STATUSES)
     assertDataFrameEqual(
         adapters(events(spark, *rows), steps(spark), TODAY),
-        [expected([one for one in spells if one.row["adapter"] == adapter]) for adapter in "abcde"],
+        [expected([spell for spell in spells if spell.row["adapter"] == adapter]) for adapter in "abcde"],
     )
 
 
 def expected(spells: list[Spell]) -> Row:
-    down = [one for one in spells if one.row["status"] in DOWN]
-    outages = sum(one.before == "connected" and one.row["time"] >= START for one in down)
+    down = [spell for spell in spells if spell.row["status"] in DOWN]
+    outages = sum(spell.before == "connected" and spell.row["time"] >= START for spell in down)
     assert outages, "the case is too small"
-    at_end = next((one.row["status"] for one in spells if one.lasts), None)
+    at_end = next((spell.row["status"] for spell in spells if spell.lasts), None)
     last = spells[-1].row
-    return line(last["adapter"], sum(one.ms for one in down) / 1000, outages, at_end, last["detail"])
+    return line(last["adapter"], sum(spell.ms for spell in down) / 1000, outages, at_end, last["detail"])

@@ -105,20 +105,20 @@ def test_a_random_day_is_told_as_by_walking_through_it(spark: SparkSession) -> N
     spells = walk(rows, TODAY, "breaker", "target", STATUSES)
     assertDataFrameEqual(
         breakers(events(spark, *rows), TODAY),
-        [expected([one for one in spells if one.row["target"] == target]) for target in "abcde"],
+        [expected([spell for spell in spells if spell.row["target"] == target]) for target in "abcde"],
     )
 
 
 def expected(spells: list[Spell]) -> Row:
-    opened = [one for one in spells if one.row["status"] == "OPEN"]
+    opened = [spell for spell in spells if spell.row["status"] == "OPEN"]
     assert opened, "the case is too small"
     last = spells[-1].row
     return line(
         last["target"],
-        sum(not one.repeated and one.row["time"] >= START for one in opened),
-        sum(one.ms for one in opened) / 1000,
-        sum(one.ms for one in spells if one.row["status"] == "HALF_OPEN") / 1000,
-        max(one.ms for one in opened) / 1000,
-        any(one.lasts for one in opened),
+        sum(not spell.repeated and spell.row["time"] >= START for spell in opened),
+        sum(spell.ms for spell in opened) / 1000,
+        sum(spell.ms for spell in spells if spell.row["status"] == "HALF_OPEN") / 1000,
+        max(spell.ms for spell in opened) / 1000,
+        any(spell.lasts for spell in opened),
         last["detail"],
     )

@@ -44,5 +44,5 @@ def test_the_same_job_runs_on_a_cluster(tmp_path: Path) -> None:
     result = json.loads(child.stdout.splitlines()[-1])["result"]
     assert (result["reports"], result["events"]) == ([str(DAY)], 300)
     report = json.loads((data_dir / "reports" / f"date={DAY}" / "report.json").read_bytes())
-    assert next(one["value"] for one in report["headline"] if one["name"] == "messages") > 0
+    assert next(number["value"] for number in report["headline"] if number["name"] == "messages") > 0
     assert list((tmp_path / "work").glob("app-*")), "no executor of the worker has run"

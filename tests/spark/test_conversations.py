@@ -46,7 +46,7 @@ def test_a_row_tells_how_far_a_trace_went(spark: SparkSession) -> None:
         publish("T", "a", time=at(2)),
         # Published again by a replay: still one message.
         publish("T", "a", time=at(2, ms=800), status="replayed", subject="another"),
-        # Nobody answered these: no conversation, however often they were handled.
+        # Without an answer these are not conversations, however often they were handled.
         publish("alone", "d", time=at(3)),
         publish("alone", "d", time=at(3)),
         handled("alone", "d", time=at(3, ms=5)),

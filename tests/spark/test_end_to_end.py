@@ -42,7 +42,7 @@ async def traffic(client: RelayClient) -> None:
 
 
 def numbers(content: ReportContent) -> dict[str, float]:
-    return {one["name"]: one["value"] for one in content.report["headline"]}
+    return {number["name"]: number["value"] for number in content.report["headline"]}
 
 
 async def until(ready: Callable[[], Awaitable[bool]]) -> None:
@@ -85,7 +85,7 @@ async def test_a_report_says_exactly_what_happened(tmp_path: Path) -> None:
         assert {name: numbers(first)[name] for name in expected} == expected
         reasons = {(row["code"], row["sender"]): row["refused"] for row in first.report["tables"]["refusals"]["rows"]}
         assert reasons == {("rate_limited", "relay.agent.busy"): 3, ("backpressure", "relay.agent.busy"): 2}
-        assert [one.date for one in (await client.reports()).reports] == [first.date] == made.reports
+        assert [report.date for report in (await client.reports()).reports] == [first.date] == made.reports
 
         # Killed midway, a run leaves the report that was there; the next one makes it whole. The first had the settings
         # that users have; these do with the cheapest.

@@ -19,7 +19,7 @@ from pyspark.testing import assertDataFrameEqual
 
 from relay_core.records.events import EVENT_SCHEMA_VERSION
 from spark.events import ingest as ingesting
-from spark.events.ingest import Segment, find_new, ingest, read_day
+from spark.events.ingest import find_new, ingest, read_day
 from spark.events.manifest import Manifest, read_manifest
 from spark.events.parse_lines import ASIDE_SCHEMA, STEPS, parse
 from spark.events.schema import EVENT_SCHEMA
@@ -84,7 +84,7 @@ def test_a_day_is_read_as_the_log_has_it(spark: SparkSession, log: Log) -> None:
     log.put("notes.txt", event())
     log.events.write("date=never/03.jsonl", b"{}")
     found = find_new(log.events, log.tables)
-    assert [segment.name for segment in found[DATE]] == ["00-1-7.jsonl", "01-2 %41+b.jsonl"]
+    assert list(found[DATE]) == ["00-1-7.jsonl", "01-2 %41+b.jsonl"]
     assert not log.tables.exists()
 
     manifest = ingest(spark, log.events, log.tables, DATE, found[DATE], now_ms=17)
@@ -118,7 +118,7 @@ def test_a_day_is_read_as_the_log_has_it(spark: SparkSession, log: Log) -> None:
 def test_a_day_without_events_is_an_empty_table(spark: SparkSession, log: Log) -> None:
     assert find_new(log.events, log.tables) == {}
     assert read_day(spark, log.tables, DATE).schema == EVENT_SCHEMA
-    assert ingest(spark, log.events, log.tables, DATE, [], now_ms=1) == Manifest()
+    assert ingest(spark, log.events, log.tables, DATE, {}, now_ms=1) == Manifest()
     log.put("00.jsonl")
     log.put("01.jsonl", b"\n", b"  \r\n", b"\t\n")
     manifest = log.take(spark)
@@ -232,7 +232,7 @@ def test_a_late_segment_gives_the_table_it_would_have_given_in_time(spark: Spark
     assert second.counts.reasons == {"not_json": 1, "torn": 1}
     assert second.files[: len(before.files)] == before.files, "files are only added"
     assert late.take(spark) == second
-    assert ingest(spark, late.events, late.tables, DATE, [Segment("01.jsonl", 1)], now_ms=99) == second
+    assert ingest(spark, late.events, late.tables, DATE, {"01.jsonl": 1}, now_ms=99) == second
 
 
 def test_a_copy_of_a_segment_is_not_taken_twice(
@@ -282,7 +282,7 @@ def test_crashes_and_another_run_give_the_same_table(
         (ingesting, "_write", _write_half(ingesting._write)),
         (os, "fsync", _stop),
         (ingesting, "_count", _stop),
-        (ingesting, "_part", _stop),
+        (ingesting, "_move_aside", _stop),
         (ingesting, "write_manifest", _stop),
     ):
         with monkeypatch.context() as patch:
@@ -319,7 +319,7 @@ with open_session("killed", master="local[1]", conf=conf) as spark:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)  # starts a session of its own
+@pytest.mark.timeout(300)  # starts its own session
 def test_a_killed_ingest_leaves_nothing_that_counts(spark: SparkSession, log: Log) -> None:
     log.put("00.jsonl", *FIRST)
     command = [sys.executable, "-c", KILLED, log.events.root, log.tables.root, str(DATE)]

@@ -106,8 +106,8 @@ def test_random_days_are_told_as_by_walking_through_them(spark: SparkSession) ->
     table = states(events(spark, *rows), TODAY, EventKind.BREAKER, "target", STATUSES)
     columns = ["target", "time", "status", "detail", "before", "repeated", "ms", "lasts"]
     expected = [
-        one.row | {"before": one.before, "repeated": one.repeated, "ms": one.ms, "lasts": one.lasts}
-        for one in walk(rows, TODAY, "breaker", "target", STATUSES)
+        spell.row | {"before": spell.before, "repeated": spell.repeated, "ms": spell.ms, "lasts": spell.lasts}
+        for spell in walk(rows, TODAY, "breaker", "target", STATUSES)
     ]
     assert any(row["ms"] for row in expected)
     assertDataFrameEqual(table.select(*columns), [Row(**{name: row[name] for name in columns}) for row in expected])

@@ -63,8 +63,8 @@ def test_the_home_of_a_java_on_the_path_is_the_one_it_names(tmp_path: Path) -> N
         (SAYS.format("16.0.2"), "Java 16.0.2 is too old"),
         (f'#!/bin/sh\n[ "$1" != {VECTOR} ] || exit 1\necho \'version "11.0.1"\' >&2\n', "Java 11.0.1 is too old"),
         (f'#!/bin/sh\n[ "$1" != {VECTOR} ] || exit 1\necho \'version "25"\' >&2\n', "Java 25 does not start with"),
-        ("#!/bin/sh\nexit 0\n", "it does not say its version"),
-        ("#!/bin/sh\nkill -SEGV $$\n", "it does not say its version"),
+        ("#!/bin/sh\nexit 0\n", "it does not print its version"),
+        ("#!/bin/sh\nkill -SEGV $$\n", "it does not print its version"),
         ("no program", "it cannot be run (Exec format error)"),
         ("#!/bin/sh\n/bin/sleep 1000 & wait\n", "it hangs"),
     ],
@@ -152,11 +152,11 @@ def test_the_home_is_for_its_owner_and_is_made_once(tmp_path: Path) -> None:
     assert [path.name for path in home.parent.iterdir()] == [home.name]
 
 
-def test_a_broken_home_is_made_anew(tmp_path: Path) -> None:
+def test_a_broken_home_is_rebuilt(tmp_path: Path) -> None:
     java = wheel(tmp_path)
     home = java.home_for_spark(tmp_path)
     (home / "bin" / "java").unlink()
-    (home.parent / ".making-killed").mkdir()  # what a kill leaves is of no use, and in nobody's way
+    (home.parent / ".making-killed").mkdir()  # the leftovers of a kill are ignored
     assert (java.home_for_spark(tmp_path) / "bin" / "java").exists()
 
 
@@ -176,8 +176,8 @@ def test_who_comes_second_takes_the_home_of_the_first(tmp_path: Path, monkeypatc
     ours = wheel(tmp_path)
     first = ours.home_for_spark(tmp_path).stat().st_ino
     seen = iter([False])  # it was not there when the second looked
-    whole = java._is_whole
-    monkeypatch.setattr(java, "_is_whole", lambda home: next(seen, None) is None and whole(home))
+    whole = java._is_complete
+    monkeypatch.setattr(java, "_is_complete", lambda home: next(seen, None) is None and whole(home))
     assert ours.home_for_spark(tmp_path).stat().st_ino == first
 
 

@@ -60,8 +60,8 @@ def test_percentiles_of_each_step_by_target(spark: SparkSession) -> None:
 
 
 def test_one_message_is_every_percentile(spark: SparkSession) -> None:
-    one = {"kind": "handled", "target": "t", "subject": "s", "targetKind": "endpoint"}
-    day = events(spark, one | {"queueUs": 0, "handleUs": 1_999, "totalUs": 2_001})
+    handled = {"kind": "handled", "target": "t", "subject": "s", "targetKind": "endpoint"}
+    day = events(spark, handled | {"queueUs": 0, "handleUs": 1_999, "totalUs": 2_001})
     expected = [
         ("t", "s", "endpoint", "queue", 1, 0, 0, 0, 0),
         ("t", "s", "endpoint", "handle", 1, 1_990, 1_990, 1_990, 1_990),

@@ -6,7 +6,7 @@ import io
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,7 @@ class Bus:
     def night(self, request: Request | None = None, *, now_ms: int = NEXT_NIGHT, **settings: Any) -> list[str]:
         """Run, and return the days whose reports were made."""
         out = io.StringIO()
-        whole = replace(self.settings, **settings)
+        whole = self.settings.model_copy(update=settings)
         made = nightly(whole, request or Request(), Progress(out), now_ms=now_ms, session=self._session)
         self.said = [json.loads(line) for line in out.getvalue().splitlines()]
         return [str(day) for day in made]
@@ -65,7 +65,7 @@ class Bus:
         return self.directory / "reports" / f"date={day}" / "report.json"
 
     def number(self, name: str, day: date = DATE) -> float:
-        value: float = next(one["value"] for one in self.report(day)["headline"] if one["name"] == name)
+        value: float = next(number["value"] for number in self.report(day)["headline"] if number["name"] == name)
         return value
 
     @contextmanager
@@ -161,11 +161,11 @@ def test_two_runs_do_not_write_to_one_place(quiet_bus: Bus) -> None:
 
 
 def test_a_day_to_come_is_refused(quiet_bus: Bus) -> None:
-    with pytest.raises(Failed, match="has not begun"):
+    with pytest.raises(Failed, match="is in the future"):
         quiet_bus.night(Request(date=DATE + timedelta(days=9)))
 
 
-def test_a_place_that_nobody_knows_is_refused(quiet_bus: Bus) -> None:
+def test_an_unknown_scheme_is_refused(quiet_bus: Bus) -> None:
     with pytest.raises(Failed, match="gopher"):
         quiet_bus.night(output="gopher://host/reports")
 

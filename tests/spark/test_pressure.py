@@ -105,15 +105,15 @@ def test_a_random_day_is_told_as_by_walking_through_it(spark: SparkSession) -> N
     spells = walk(rows, TODAY, "pressure", "target", STATUSES)
     assertDataFrameEqual(
         pressure(events(spark, *rows), TODAY),
-        [expected([one for one in spells if one.row["target"] == target]) for target in "abcde"],
+        [expected([spell for spell in spells if spell.row["target"] == target]) for target in "abcde"],
     )
 
 
 def expected(spells: list[Spell]) -> Row:
-    above = [one for one in spells if one.row["status"] != "normal"]
-    worst = max(one.row["depth"] for one in spells)
-    episodes = sum(one.before in (None, "normal") for one in above)
+    above = [spell for spell in spells if spell.row["status"] != "normal"]
+    worst = max(spell.row["depth"] for spell in spells)
+    episodes = sum(spell.before in (None, "normal") for spell in above)
     assert episodes > 1, "the case is too small"
-    ms = sum(one.ms for one in above)
-    at_end = any(one.lasts for one in above)
+    ms = sum(spell.ms for spell in above)
+    at_end = any(spell.lasts for spell in above)
     return line(above[0].row["target"], episodes, ms / 1000, worst, worst / 100, at_end, limit=100)

@@ -16,9 +16,9 @@ class Terminal(io.StringIO):
 def test_programs_get_json_lines_in_which_the_share_never_falls() -> None:
     out = io.StringIO()
     progress = Progress(out)
-    progress.tell("ingest", 0.25)
-    progress.tell("tables", 0.2, "latency")
-    progress.tell("report", 7)
+    progress.report("ingest", 0.25)
+    progress.report("tables", 0.2, "latency")
+    progress.report("report", 7)
     progress.end({"reports": ["2026-03-14"], "events": 7})
     assert [json.loads(line) for line in out.getvalue().splitlines()] == [
         {"progress": {"stage": "ingest", "detail": None, "done": 0.25}},
@@ -31,6 +31,6 @@ def test_programs_get_json_lines_in_which_the_share_never_falls() -> None:
 def test_people_get_words() -> None:
     out = Terminal()
     progress = Progress(out)
-    progress.tell("tables", 0.2, "latency")
+    progress.report("tables", 0.2, "latency")
     progress.end({"reports": ["2026-03-14", "2026-03-15"], "events": 7})
     assert out.getvalue() == " 20%  tables: latency\nreports: 2026-03-14, 2026-03-15\nevents: 7\n"

@@ -45,7 +45,7 @@ def test_usage_against_the_limit(spark: SparkSession) -> None:
         {"kind": "publish", "time": at(1), "sender": "odd", "code": "rate_limited"},
         {"kind": "teleported", "time": at(3), "sender": "even", "bytes": 1},
     )
-    limits = Limits(enabled=True, max_per_window=5, window_secs=30, overrides={"loud": 30})
+    limits = Limits(enabled=True, max_per_window=5, window_secs=30, per_sender_overrides={"loud": 30})
     expected = [
         ("loud", 90, 60, "10:01", 30, 60.0, 0.5, 2, 1, 1 / 91),
         ("even", 2, 4, "03:04", 1, 10.0, 0.1, 0, 0, 0.0),
@@ -85,14 +85,14 @@ def test_a_limit_is_resolved_as_the_bus_does(spark: SparkSession) -> None:
         "",
     ]
     config = RateLimitConfig(max_per_window=7, per_sender_overrides=overrides)
-    limits = Limits(enabled=True, max_per_window=7, window_secs=60, overrides=overrides)
+    limits = Limits(enabled=True, max_per_window=7, window_secs=60, per_sender_overrides=overrides)
     rows = spark.createDataFrame([(name,) for name in names], "sender string")
     found = rows.select("sender", limits.of(F.col("sender")).alias("limit")).collect()
     assert {row["sender"]: row["limit"] for row in found} == {name: resolve_limit(name, config) for name in names}
 
 
 def test_no_limit_is_known_while_limits_are_off(spark: SparkSession) -> None:
-    limits = Limits(enabled=False, max_per_window=5, window_secs=60, overrides={"a": 1})
+    limits = Limits(enabled=False, max_per_window=5, window_secs=60, per_sender_overrides={"a": 1})
     day = events(spark, {"kind": "publish", "time": at(23, minutes=59), "sender": "a", "bytes": 1})
     expected = [("a", 1, 1, "23:59", 1, None, None, 0, 0, 0.0)]
     assertDataFrameEqual(senders(traffic(day, DAY), limits), spark.createDataFrame(expected, SCHEMA))
@@ -120,5 +120,5 @@ def test_the_refused_share_is_of_what_the_sender_tried(spark: SparkSession) -> N
 
 
 def test_an_empty_day_has_no_rows_and_every_column(spark: SparkSession) -> None:
-    limits = Limits(enabled=True, max_per_window=5, window_secs=60, overrides={})
+    limits = Limits(enabled=True, max_per_window=5, window_secs=60, per_sender_overrides={})
     assertDataFrameEqual(senders(traffic(events(spark), DAY), limits), spark.createDataFrame([], SCHEMA))

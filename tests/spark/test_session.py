@@ -1,4 +1,4 @@
-"""The session in processes of its own: what it runs on, what it leaves behind, and what ends it."""
+"""The session in separate processes: what it runs on, what it leaves behind, and what ends it."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from pyspark.errors import PySparkRuntimeError
 from spark.engine import session as sessions
 from spark.engine.class_archive import Archive, archive_for, make_archive
 from spark.engine.java import VECTOR, cache_directory, find_java
+from spark.engine.lock import locked
 from tests.spark.machine import SMALL, complaints, without_java
 
 OPEN = """
@@ -153,8 +154,9 @@ def made(tmp_path: Path, script: str) -> Archive:
     archive = Archive(tmp_path / "cache" / "classes-1.jsa", tmp_path / "classes.list")
     archive.recorded.write_bytes(b"java/lang/Object\njava/lang/Str")
     make_archive(archive, fake_submit(tmp_path, script), {"spark.driver.extraJavaOptions": "-XX:+Ours"}, {"MADE": "so"})
-    with (tmp_path / "cache" / "maker.lock").open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    lock = os.open(tmp_path / "cache", os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    os.close(lock)
     return archive
 
 
@@ -173,14 +175,14 @@ def test_an_archive_is_made_of_the_whole_lines_of_the_list(tmp_path: Path) -> No
     assert archive.path.stat().st_mode & 0o777 == 0o600
     assert archive.options == ["-Xshare:auto", f"-XX:SharedArchiveFile={archive.path}"]
     made(tmp_path, "exit 1")  # it is there, and stays
-    assert {path.name for path in (tmp_path / "cache").iterdir()} == {"classes-1.jsa", "maker.lock"}
+    assert {path.name for path in (tmp_path / "cache").iterdir()} == {"classes-1.jsa"}
 
 
 @pytest.mark.parametrize("script", ["exit 1", f"{WRITE}\nexit 1", "exit 0", f"{WRITE}\nkill -KILL $$"])
 def test_what_is_not_whole_is_no_archive(tmp_path: Path, script: str) -> None:
     archive = made(tmp_path, script)
     assert archive.options == [f"-XX:DumpLoadedClassList={archive.recorded}"]
-    assert {path.name for path in (tmp_path / "cache").iterdir()} == {"maker.lock"}
+    assert list((tmp_path / "cache").iterdir()) == []
 
 
 def test_one_maker_at_a_time_clears_up_after_the_dead_and_the_old(tmp_path: Path) -> None:
@@ -190,12 +192,11 @@ def test_one_maker_at_a_time_clears_up_after_the_dead_and_the_old(tmp_path: Path
         (cache / name).write_text("")
         then = (cache / name).stat().st_mtime - age * 86_400
         os.utime(cache / name, (then, then))
-    with (cache / "maker.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_SH)
+    with locked(cache):
         make_archive(Archive(cache / "classes-1.jsa", Path(__file__)), fake_submit(tmp_path, WRITE), {}, {})
         assert (cache / ".archive-killed").exists()
     made(tmp_path, WRITE)
-    assert {path.name for path in cache.iterdir()} == {"classes-1.jsa", "classes-other.jsa", "maker.lock"}
+    assert {path.name for path in cache.iterdir()} == {"classes-1.jsa", "classes-other.jsa"}
 
 
 def test_a_jvm_that_dies_of_its_archive_is_started_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from relay_core.config import NightlyConfig, RateLimitConfig
-from spark.settings import Metrics, RateLimit, Settings, SettingsError, read_settings
+from spark.settings import Settings, SettingsError, read_settings
 from spark.tables.senders import Limits
 
 
@@ -58,9 +58,10 @@ def test_flags_come_first_and_one_kind_of_spark_replaces_the_other(data_dir: Pat
     [
         ("{", "cannot be read"),
         ('{"jobs": {"metrics": {"keepDays": 0}}}', "keepDays"),
+        ('{"jobs": ["metrics"]}', "must be an object"),
         ('{"jobs": {"metrics": {"master": "local", "remote": "sc://h"}}}', "not both"),
     ],
-    ids=["no JSON", "a wrong value", "two Sparks"],
+    ids=["no JSON", "a wrong value", "no object", "two Sparks"],
 )
 def test_a_config_that_is_no_good_stops_the_run_and_says_why(data_dir: Path, text: str, problem: str) -> None:
     (data_dir / "config.json").write_text(text)
@@ -69,7 +70,10 @@ def test_a_config_that_is_no_good_stops_the_run_and_says_why(data_dir: Path, tex
 
 
 def test_names_and_defaults_are_those_of_the_bus() -> None:
-    for ours, theirs in ((Metrics(), NightlyConfig()), (RateLimit(), RateLimitConfig())):
+    settings = Settings(events="", output="").model_dump(mode="json", by_alias=True)
+    places = {settings.pop(name) for name in ("events", "output")}
+    assert places == {""}
+    assert {"events", "output"} <= NightlyConfig.model_fields.keys()
+    for ours, theirs in ((settings.pop("limits"), RateLimitConfig()), (settings, NightlyConfig())):
         known = theirs.model_dump(mode="json", by_alias=True)
-        mine = ours.model_dump(mode="json", by_alias=True)
-        assert mine == {name: known[name] for name in mine}
+        assert ours == {name: known[name] for name in ours}

@@ -107,9 +107,9 @@ def test_a_swap_is_whole_to_a_reader(tmp_path: Path, monkeypatch: pytest.MonkeyP
                 missing += 1
                 continue
             try:
-                one, other = (os.open(name, os.O_RDONLY, dir_fd=directory) for name in ("report.json", "table"))
-                seen.add((os.read(one, 9), os.read(other, 9)))
-                os.close(one)
+                report, other = (os.open(name, os.O_RDONLY, dir_fd=directory) for name in ("report.json", "table"))
+                seen.add((os.read(report, 9), os.read(other, 9)))
+                os.close(report)
                 os.close(other)
             except FileNotFoundError:
                 pass  # the old one, which is being removed while we hold it
@@ -128,7 +128,7 @@ def test_a_swap_is_whole_to_a_reader(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ended.set()
         reader.join()
     assert seen
-    assert all(one == other for one, other in seen)
+    assert all(report == other for report, other in seen)
     assert place.names() == ["final"]
     if can_exchange:
         assert missing == 0
@@ -212,7 +212,7 @@ def test_elsewhere_report_json_comes_last(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 @pytest.mark.parametrize(
     ("uri", "told"),
-    [("oci://bucket/relay", "ocifs"), ("nothing://a/b", "nothing here knows nothing://")],
+    [("oci://bucket/relay", "ocifs"), ("nothing://a/b", "unknown scheme nothing://")],
 )
 def test_a_place_that_needs_more_says_what(uri: str, told: str) -> None:
     with pytest.raises(StorageError, match=told):

@@ -135,8 +135,8 @@ class StuckProxy:
         except (ExceptionGroup, asyncio.CancelledError):
             pass
         finally:
-            for one in (writer, back):
-                one.transport.abort()
+            for side in (writer, back):
+                side.transport.abort()
             self._tasks.discard(task)
             self._writers.discard(writer)
 
@@ -216,7 +216,7 @@ def config_for(url: str, **keys: Any) -> NatsConfig:
 
 @asynccontextmanager
 async def talking_server(answer: bytes) -> AsyncIterator[tuple[str, bytearray]]:
-    """Serve whoever connects the same bytes, and write down what they say."""
+    """Send the same bytes to every client, and record what they send."""
     heard = bytearray()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -37,7 +37,7 @@ class Wire:
             writer.transport.abort()
 
     def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Connect somebody to the supervisor."""
+        """Connect a client to the supervisor."""
         self.connections += 1
         self.tasks.start(self._join(reader, writer), name="wire")
 
@@ -54,12 +54,12 @@ class Wire:
                 group.create_task(self._ask(reader, onward, methods))
                 group.create_task(self._answer(onward_reader, writer, methods))
         finally:
-            for one in (writer, onward):
-                self._writers.discard(one)
-                one.transport.abort()
-            for one in (writer, onward):
+            for side in (writer, onward):
+                self._writers.discard(side)
+                side.transport.abort()
+            for side in (writer, onward):
                 with suppress(OSError):
-                    await one.wait_closed()
+                    await side.wait_closed()
 
     async def _ask(
         self, reader: asyncio.StreamReader, onward: asyncio.StreamWriter, methods: dict[object, str]

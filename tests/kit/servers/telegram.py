@@ -3,7 +3,7 @@
 ::
 
     async with BotServer() as server:
-        server.send(chat_id=7, text="hello", user_id=7)   # somebody writes to the bot
+        server.send(chat_id=7, text="hello", user_id=7)   # a user writes to the bot
         await server.wait_sent(1)                          # the bot has answered
         server.sent[0]["text"]                             # as people see it: without tags
 
@@ -182,7 +182,7 @@ class BotServer:
 
     @property
     def unconfirmed(self) -> list[int]:
-        return [one["update_id"] for one in self._updates]
+        return [update["update_id"] for update in self._updates]
 
     async def wait_sent(self, count: int, *, timeout: float = 20.0) -> None:
         """Wait until the bot has sent so many messages."""
@@ -205,7 +205,7 @@ class BotServer:
 
     @property
     def has_faults(self) -> bool:
-        """Tell whether some of the times are still to come."""
+        """Return True if some of the times are in the future."""
         return any(self._faults.values())
 
     def behave(self) -> None:
@@ -304,7 +304,7 @@ class BotServer:
         mine = self._poll
         offset = params.get("offset")
         if offset is not None:
-            self._updates = [one for one in self._updates if one["update_id"] >= offset]
+            self._updates = [update for update in self._updates if update["update_id"] >= offset]
         self._notify()
         self.polls += 1
         self.most_polls = max(self.most_polls, self.polls)
@@ -337,18 +337,18 @@ class BotServer:
 
     async def _do_editMessageText(self, params: Params) -> Params:
         text = self._text(params)
-        for one in self.sent:
-            if one["message_id"] == params["message_id"]:
-                if one["text"] == text:
+        for message in self.sent:
+            if message["message_id"] == params["message_id"]:
+                if message["text"] == text:
                     raise ApiError(400, "Bad Request: message is not modified")
-                one["text"] = text
+                message["text"] = text
                 self.edits.append({"message_id": params["message_id"], "text": text})
                 return {"message_id": params["message_id"]}
         raise ApiError(400, "Bad Request: message to edit not found")
 
     async def _do_deleteMessage(self, params: Params) -> bool:
         before = len(self.sent)
-        self.sent[:] = [one for one in self.sent if one["message_id"] != params["message_id"]]
+        self.sent[:] = [message for message in self.sent if message["message_id"] != params["message_id"]]
         if len(self.sent) == before:
             raise ApiError(400, "Bad Request: message to delete not found")
         self.deleted.append(params["message_id"])
@@ -403,8 +403,8 @@ async def main() -> None:
         line = asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
         while True:
             await asyncio.wait({line}, timeout=0.2)
-            for one in server.sent[shown:]:
-                sys.stdout.write(f"{one['chat_id']} < {one['text']}\n")
+            for message in server.sent[shown:]:
+                sys.stdout.write(f"{message['chat_id']} < {message['text']}\n")
             shown = len(server.sent)
             sys.stdout.flush()
             if line.done():

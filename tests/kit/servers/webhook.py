@@ -92,7 +92,7 @@ def sign(body: bytes, *, id: str = "msg_1", now_ms: int, secret: str = SECRET) -
 
 
 class Sender:
-    """Somebody who sends signed requests to an adapter."""
+    """A sender of signed requests to an adapter."""
 
     def __init__(self, session: aiohttp.ClientSession, port: int, id: str, clock: Clock) -> None:
         self.url = f"http://127.0.0.1:{port}/webhooks/{id}"

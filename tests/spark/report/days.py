@@ -224,7 +224,9 @@ def an_empty_day() -> NightlyReport:
 
 def a_day_of_one_event() -> NightlyReport:
     row = {"hour": 7, "subject": "relay.a", "sender": "relay.b", "messages": 1, "bytes": 12, "refused": 0}
-    return made({"throughput": table(row)}, numbers(messages=1, bytes=12), [], {"events": 1, "segments": 1})
+    return made(
+        {"throughput": table(row), "hours": table(row)}, numbers(messages=1, bytes=12), [], {"events": 1, "segments": 1}
+    )
 
 
 def an_unfinished_day() -> NightlyReport:
@@ -249,7 +251,7 @@ def a_hostile_day() -> NightlyReport:
             for name, value in row.items()
         }
 
-    tables = {name: Table([spoiled(row) for row in one.rows], one.total) for name, one in RICH_TABLES.items()}
+    tables = {name: Table([spoiled(row) for row in shown.rows], shown.total) for name, shown in RICH_TABLES.items()}
     ingest = RICH_INGEST | {"badLines": {HOSTILE: 3}, "unknownKinds": {HOSTILE: 4}}
     return made(tables, RICH_DAILY, RICH_HISTORY, ingest)
 

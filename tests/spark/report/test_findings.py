@@ -74,7 +74,7 @@ CASES = {
         ADAPTER | {"failed": 5, "downSecs": 120.0, "outages": 2, "stateAtEnd": "error", "lastDetail": "502"},
         "bad",
         "Adapter telegram is down (error)",
-        "Down for 2 min in 2 outages. 5 deliveries failed, 5% of what it was given. Last: 502",
+        "Down for 2 min in 2 outages. 5 deliveries failed, 5% of all. Last: 502",
         "relay adapters test telegram",
     ),
     "an adapter that was down": Case(
@@ -90,7 +90,7 @@ CASES = {
         ADAPTER | {"failed": 5},
         "warn",
         "Adapter telegram failed 5 deliveries",
-        "5 deliveries failed, 5% of what it was given.",
+        "5 deliveries failed, 5% of all.",
         "relay adapters test telegram",
     ),
     "a mailbox that is full": Case(
@@ -99,7 +99,7 @@ CASES = {
         "bad",
         "The mailbox of relay.agent.x is full or nearly so",
         "It held up to 100 of 100 messages (100%), above the warning for 1 min 30 s. "
-        "What came then was refused (backpressure).",
+        "Further messages were refused (backpressure).",
         "relay endpoints",
         TO_X,
     ),
@@ -109,7 +109,7 @@ CASES = {
         "warn",
         "The mailbox of relay.agent.x was full",
         "It held up to 100 of 100 messages (100%), above the warning for 1 min 30 s. "
-        "What came then was refused (backpressure).",
+        "Further messages were refused (backpressure).",
         "relay endpoints",
         TO_X,
     ),
@@ -127,16 +127,16 @@ CASES = {
         LETTERS,
         "warn",
         "2 dead letters of relay.agent.x: timeout",
-        "3 came in this day.",
+        "3 arrived on this day.",
         "relay dlq list --code timeout --endpoint relay.agent.x",
         TO_X,
     ),
-    "dead letters that nobody has cared for": Case(
+    "old dead letters": Case(
         "dead_letters",
         LETTERS | {"code": "no_match", "letters": 0, "standing": 1, "older": 1, "name": None},
         "warn",
         "1 dead letter of ab12: no endpoint matched",
-        "None of them came in this day. All older than a week.",
+        "None of them arrived on this day. All are older than a week.",
         "relay dlq list --code no_match --endpoint ab12",
         {"target": "ab12"},
     ),
@@ -144,7 +144,7 @@ CASES = {
         "senders",
         SENDER | {"peakMessages": 104, "peakShare": 1.04, "rateLimited": 41},
         "warn",
-        "relay.agent.x was held back by its rate limit",
+        "relay.agent.x reached its rate limit",
         "41 messages refused. Its busiest minute, 14:05, had 104 messages against 100 a minute (104%).",
         "relay senders",
         {"sender": "relay.agent.x"},
@@ -158,12 +158,12 @@ CASES = {
         "relay senders",
         {"sender": "relay.agent.x"},
     ),
-    "somebody who may not": Case(
+    "a denied sender": Case(
         "refusals",
         {"code": "access_denied", "sender": "relay.guest.b", "subject": "relay.agent.x", "target": "*", "refused": 9},
         "warn",
         "relay.guest.b was denied 9 times",
-        "Access denied. To relay.agent.x. If it should be allowed, add a rule; if not, ask who it is.",
+        "Access denied. To relay.agent.x. If it should be allowed, add a rule.",
         "relay access list",
         {"sender": "relay.guest.b"},
     ),
@@ -172,7 +172,7 @@ CASES = {
         {"traceId": TRACE, "sender": "relay.a", "subject": "relay.b", "messages": 64, "depth": 5, "loopsStopped": 1},
         "warn",
         "1 loop was stopped in a conversation of relay.a",
-        "It began with relay.b and came to 64 messages over 5 hops.",
+        "It began with relay.b and had 64 messages over 5 hops.",
         f"relay trace {TRACE} --conversation",
         {"trace_id": TRACE, "sender": "relay.a", "subject": "relay.b"},
     ),
@@ -189,7 +189,7 @@ CASES = {
         JOB | {"timedOut": 1},
         "warn",
         "Job backup took too long",
-        "1 of 5 runs took too long. The last one went well.",
+        "1 of 5 runs took too long. The last run succeeded.",
         "relay jobs",
     ),
     "more than usual, and why": Case(
@@ -237,7 +237,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_a_row_becomes_a_sentence(case: Case) -> None:
-    found = [one for one in find(seen({case.table: table(case.row)})) if one.table]
+    found = [finding for finding in find(seen({case.table: table(case.row)})) if finding.table]
     expected: dict[str, Any] = {"level": case.level, "title": case.title, "text": case.text, "command": case.command}
     assert found == [Finding.model_validate({**expected, "table": case.table, **case.leads})]
 
@@ -257,22 +257,22 @@ CALM: dict[str, Row] = {
 def test_a_quiet_day_is_one_good_sentence() -> None:
     (only,) = find(seen({name: table(row) for name, row in CALM.items()}))
     assert (only.level, only.title) == ("good", "A quiet day: 10 messages, nothing needs attention")
-    assert only.text == "Nothing was refused, no dead letter waits, nothing is far from what is usual."
+    assert only.text == "Nothing was refused, no dead letter is waiting, no number is far from the usual."
 
 
 def test_a_day_without_anything_says_so() -> None:
     (only,) = find(ReportInputs(a_day(), {}, [], before(messages=0)))
-    assert (only.level, only.title, only.text) == ("good", "Nothing was published", "And nothing is wrong.")
+    assert (only.level, only.title, only.text) == ("good", "Nothing was published", "Nothing is wrong.")
 
 
 def test_the_worst_comes_first_and_what_is_wrong_everywhere_hides_nothing() -> None:
     letters = [LETTERS | {"target": f"{n:02}", "name": f"relay.agent.x{n}"} for n in range(9)]
     found = find(seen({"dead_letters": table(*letters), "jobs": table(JOB | {"failed": 1, "lastOutcome": "failed"})}))
-    assert [one.level for one in found] == ["bad"] + ["warn"] * (EACH + 1)
+    assert [finding.level for finding in found] == ["bad"] + ["warn"] * (EACH + 1)
     assert found[-1].title == "And 5 more groups of dead letters"
     assert "relay.agent.x4" in found[-1].text
     five = find(seen({"dead_letters": table(*letters[: EACH + 1])}))
-    assert [one.title for one in five][-1] == "2 dead letters of relay.agent.x4: timeout"
+    assert [finding.title for finding in five][-1] == "2 dead letters of relay.agent.x4: timeout"
 
 
 def test_what_explains_a_change_is_not_said_again() -> None:
@@ -287,7 +287,7 @@ def test_what_explains_a_change_is_not_said_again() -> None:
     other = {"metric": "messagesBySender", "key": "relay.d", "value": 0.0, "usual": 80.0, "direction": "down"}
     anomalies = table(*rows, whole | {"because": parts}, slow | {"because": [waiting]}, waiting | {"score": 8.0}, other)
     found = find(seen({"anomalies": anomalies}))
-    assert [(one.title, one.text, one.sender, one.subject) for one in found] == [
+    assert [(finding.title, finding.text, finding.sender, finding.subject) for finding in found] == [
         (
             "Messages: 950, usually 50",
             "Most of it: from relay.a 900 (usually 10) and to relay.b 880 (usually 9).",
@@ -306,9 +306,11 @@ def test_what_explains_a_change_is_not_said_again() -> None:
 
 def test_lines_that_could_not_be_used_are_told() -> None:
     ingest = {"badLines": {"torn": 1, "not_json": 3, "x": 0}, "unknownKinds": {"lease": 12}}
-    assert [(one.level, one.title, one.text.partition(".")[0]) for one in find(seen(ingest=ingest))] == [
+    assert [
+        (finding.level, finding.title, finding.text.partition(".")[0]) for finding in find(seen(ingest=ingest))
+    ] == [
         ("warn", "4 lines of the event log could not be read", "3 not json and 1 torn"),
-        ("info", "12 events of kinds that this report does not know", "12 lease"),
+        ("info", "12 events of unknown kinds", "12 lease"),
     ]
 
 
@@ -316,7 +318,7 @@ def test_a_day_that_is_not_over_has_too_little_of_nothing() -> None:
     low = {"metric": "messages", "key": "", "value": 1.0, "usual": 500.0, "score": -9.0, "direction": "down"}
     quiet, so_far = find(seen({"anomalies": table(low)}, day=a_day(hours=14.35)))
     assert quiet.title == "A quiet day so far: 10 messages, nothing needs attention"
-    assert (so_far.level, so_far.title) == ("info", "The day is not over: this is until 14:21 UTC")
+    assert (so_far.level, so_far.title) == ("info", "The day is not over: this report ends at 14:21 UTC")
 
 
 def test_the_first_day_has_nothing_to_compare_with() -> None:

@@ -70,7 +70,7 @@ def test_a_page_is_well_formed_and_needs_nothing_else(day: Callable[[], NightlyR
     ids = [value for name, value in found.attributes if name == "id"]
     assert len(ids) == len(set(ids))
     places = {value for name, value in found.attributes if name == "href"}
-    assert places <= {f"#{one}" for one in ids}
+    assert places <= {f"#{id}" for id in ids}
 
 
 @pytest.mark.parametrize("day", DAYS.values(), ids=DAYS.keys())
@@ -200,7 +200,7 @@ def test_texts_stand_out_from_their_ground_in_both_schemes(scheme: int) -> None:
     assert poor == {}
 
 
-def contrast(one: str, other: str) -> float:
+def contrast(first: str, second: str) -> float:
     lights = sorted(
         sum(
             weight * (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4)
@@ -208,6 +208,6 @@ def contrast(one: str, other: str) -> float:
                 (0.2126, 0.7152, 0.0722), (value / 255 for value in bytes.fromhex(colour[1:])), strict=True
             )
         )
-        for colour in (one, other)
+        for colour in (first, second)
     )
     return (lights[1] + 0.05) / (lights[0] + 0.05)

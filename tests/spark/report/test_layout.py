@@ -30,10 +30,10 @@ def test_every_table_that_is_made_is_shown_with_columns_that_it_has(spark: Spark
     today = spark.createDataFrame([], "metric string, key string, value double")
     history = spark.createDataFrame([], "date date, metric string, key string, value double")
     frames["anomalies"] = anomalies(today, history, DAY)
-    assert {one.name for one in LAYOUT} == set(frames) - {"hours"}
-    for one in LAYOUT:
-        wanted = {column.name for column in one.columns} | {*one.descending, *one.ascending}
-        assert wanted <= set(frames[one.name].columns), one.name
+    assert {layout.name for layout in LAYOUT} == set(frames) - {"hours"}
+    for layout in LAYOUT:
+        wanted = {column.name for column in layout.columns} | {*layout.descending, *layout.ascending}
+        assert wanted <= set(frames[layout.name].columns), layout.name
     assert set(frames["hours"].columns) >= {"hour", "messages", "refused", "deadLetters"}
 
 
