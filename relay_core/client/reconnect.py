@@ -259,7 +259,7 @@ class ReconnectingClient:
 
     def _unanswered(self, method: str, limit: float | None) -> SupervisorUnavailable:
         why = f": {self.trouble}" if self.trouble else ""
-        code = "outcome_unknown" if has_trait(method, ONCE) and not self.trouble else None
+        code = "outcome_unknown" if has_trait(method, ONCE) and not self.trouble else ""
         return SupervisorUnavailable(f"no answer to {method} within {limit:g} s{why}", socket=str(self.path), code=code)
 
     def _lost(self, connection: Connection) -> None:

@@ -197,7 +197,7 @@ def error_from_wire(wire: Any) -> RelayError:
     data = dict(data) if isinstance(data, dict) else {}
     kind = ERROR_CLASSES.get(str(data.pop("error", "")), RelayError)
     code = str(data.pop("code", kind.default_code))
-    known = {to_snake(name): value for name, value in data.items() if to_snake(name) in kind.fields}
+    known = {to_snake(name): value for name, value in data.items() if to_snake(name) in kind.field_names()}
     return kind(str(wire.get("message", "unknown error")), code=code, **known)
 
 

@@ -206,7 +206,7 @@ def _errors() -> Iterator[str]:
         "than its class, such as `storage_full`; the number stays, except for the codes of the second table.\n"
     )
     rows = [
-        [f"`{name}`", str(ERROR_NUMBERS[name]), f"`{kind.default_code}`", _codes(kind.fields), _about(kind)]
+        [f"`{name}`", str(ERROR_NUMBERS[name]), f"`{kind.default_code}`", _codes(kind.field_names()), _about(kind)]
         for name, kind in ERROR_CLASSES.items()
     ]
     yield table(["class", "number", "code", "fields", "meaning"], rows)

@@ -348,7 +348,7 @@ def sent(error: Exception) -> RelayError:
 class TestErrors:
     def test_every_class_is_in_the_table_below_with_every_field(self) -> None:
         assert list(ERRORS) == list(ERROR_CLASSES)
-        assert all(set(error.data) == set(error.fields) for error in ERRORS.values())
+        assert all(set(error.data) == set(error.field_names()) for error in ERRORS.values())
 
     @pytest.mark.parametrize("error", ERRORS.values(), ids=ERRORS.keys())
     def test_comes_back_as_the_same_class_with_the_same_code_and_fields(self, error: RelayError) -> None:

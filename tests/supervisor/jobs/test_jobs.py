@@ -21,13 +21,14 @@ from relay_core.clock import SystemClock
 from relay_core.config import JobConfig, JobsConfig, NightlyConfig
 from relay_core.errors import Closed
 from relay_core.messages.operator_views import JobArguments, JobProgress, JobRun, JobState
-from relay_core.records.events import Event, read_events
+from relay_core.records.events import Event
 from relay_core.testing import FakeClock
 from relay_supervisor.jobs.nightly import RunOutput
 from relay_supervisor.jobs.runner import JOBS, Jobs
 from relay_supervisor.jobs.schedule import FIRST_RUN_SECS, Every
 from tests.kit.bus import SENDER, A
 from tests.kit.daemon import a_daemon
+from tests.kit.events import EventReader
 from tests.kit.processes import is_gone
 from tests.kit.waiting import PATIENCE_SECS, until
 
@@ -62,7 +63,7 @@ def state(jobs: Jobs, name: str) -> JobState:
 async def job_events(relay: RelayCore, data_dir: Path) -> list[Event]:
     await asyncio.wrap_future(relay.events.seal())
     paths = sorted((data_dir / "events").glob("date=*/*.jsonl"))
-    return [event for path in paths for event in read_events(path) if event.kind == "job"]
+    return [event for path in paths for event in EventReader(path) if event.kind == "job"]
 
 
 def has_ended(pid_file: Path) -> bool:
