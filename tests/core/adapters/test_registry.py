@@ -177,7 +177,7 @@ UNSTARTABLE = [
     pytest.param("raises", "adapter sample did not start: PermissionError: bad token", id="raises"),
     pytest.param("hangs", "adapter sample did not start: no answer within 0.01 s", id="hangs"),
     pytest.param("ends in error", "adapter sample did not start: bad token", id="ends in error"),
-    pytest.param("loses its status", "did not start: its status is no AdapterStatus", id="loses its status"),
+    pytest.param("loses its status", "did not start: its status must be an AdapterStatus", id="loses its status"),
 ]
 
 
@@ -512,7 +512,7 @@ async def test_a_detached_delivery_counts_once_stored_and_survives_a_restart(
     assert again.got == [1, 2]
     assert letter.envelope is not None
     assert (letter.envelope.payload, letter.code) == (0, "interrupted")
-    assert "the adapter was stopped before it had answered" in letter.reason
+    assert "the adapter was stopped before it answered" in letter.reason
 
 
 async def test_closing_the_bus_lets_the_message_under_way_finish_with_its_answer(
@@ -558,7 +558,7 @@ class Patient(SampleAdapter):
 @pytest.mark.parametrize(
     ("answer", "detail"),
     [
-        pytest.param(False, "the health probe says no", id="says no"),
+        pytest.param(False, "the health probe returned False", id="says no"),
         pytest.param(OSError("unreachable"), "the health probe failed: OSError: unreachable", id="raises"),
         pytest.param(None, "the health probe did not answer in time", id="does not answer"),
     ],
@@ -625,7 +625,7 @@ async def test_a_status_that_cannot_be_read_is_an_error_of_the_adapter(relay: Re
     adapter.status = None  # type: ignore[assignment]
     assert (await relay.publish(SUBJECT, "waits", sender=SENDER)).delivered_to == 1
     state = state_of(relay)
-    assert (state.state, state.detail) == ("error", "its status is no AdapterStatus but NoneType")
+    assert (state.state, state.detail) == ("error", "its status must be an AdapterStatus, not NoneType")
 
 
 # Replacing and removing
