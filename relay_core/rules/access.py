@@ -31,6 +31,7 @@ class AccessRule(WireModel):
     to: Pattern
     """The subject published to, or a pattern."""
     action: Literal["allow", "deny"]
+    """Whether the publish is allowed."""
     priority: int = 0
     """Rules with a higher priority are checked first; equal ones in file order."""
 

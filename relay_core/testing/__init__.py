@@ -1,7 +1,7 @@
-"""For tests of Relay, and of programs built on it.
+"""Tools for tests of Relay, and of programs built on it.
 
-`FakeClock` is time that moves only when told to; `check_adapter` holds an adapter to the rules that the bus relies on
-(adapter_compliance.py lists them).
+`FakeClock` is a clock that the test advances. `check_adapter` checks that an adapter keeps the rules that the bus
+relies on (adapter_compliance.py lists them).
 """
 
 from relay_core.testing.adapter_compliance import ADAPTER_CHECKS, AdapterCase, ComplianceError, check_adapter

@@ -135,7 +135,7 @@ async def test_of_several_adapters_of_one_id_added_at_once_one_is_taken(relay: R
 
     async with asyncio.TaskGroup() as group:
         tries = [group.create_task(_try_to_add(relay, SlowToStart())) for _ in range(3)]
-    assert sorted(one.result() for one in tries) == [False, False, True]
+    assert sorted(task.result() for task in tries) == [False, False, True]
 
 
 async def _try_to_add(relay: RelayCore, adapter: SampleAdapter) -> bool:
@@ -390,7 +390,7 @@ async def test_the_breaker_opens_after_failures_and_heals(relay: RelayCore, cloc
 
     async def publish() -> tuple[int, list[str]]:
         result = await relay.publish(SUBJECT, len(adapter.got), sender=SENDER)
-        return result.delivered_to, [one.reason for one in result.rejected or ()]
+        return result.delivered_to, [rejection.reason for rejection in result.rejected or ()]
 
     for _ in range(5):
         assert await publish() == (0, [])
@@ -439,7 +439,7 @@ async def test_waiting_for_its_turn_costs_nothing_of_the_timeout(relay: RelayCor
         second = group.create_task(relay.publish(SUBJECT, 2, sender=SENDER))
         await until(lambda: state_of(relay).depth == 1)
         clock.advance(20)
-    assert [one.status for one in second.result().adapter_results or ()] == ["delivered"]
+    assert [outcome.status for outcome in second.result().adapter_results or ()] == ["delivered"]
     assert adapter.got == [1, 2]
 
 
@@ -452,7 +452,7 @@ async def test_nobody_waits_longer_than_usual_for_an_adapter_that_may_take_long(
         publish = group.create_task(relay.publish(SUBJECT, 1, sender=SENDER))
         await gate.reached.wait()
         clock.advance(31)
-    assert [one.status for one in publish.result().adapter_results or ()] == ["queued"]
+    assert [outcome.status for outcome in publish.result().adapter_results or ()] == ["queued"]
     gate.opened.set()
     await relay.idle()
     assert state_of(relay).delivered == 1
@@ -469,7 +469,7 @@ async def test_mail_waits_while_the_adapter_is_not_connected(state: Any, announc
     adapter.set_status(AdapterStatus(state, "no route"), announce=announce)
     for number in range(3):
         result = await relay.publish(SUBJECT, number, sender=SENDER)
-        assert (result.delivered_to, [one.status for one in result.adapter_results or ()]) == (1, ["queued"])
+        assert (result.delivered_to, [outcome.status for outcome in result.adapter_results or ()]) == (1, ["queued"])
     await relay.idle()
     view = state_of(relay)
     assert (view.state, view.detail, view.depth, view.delivered, view.failed) == (state, "no route", 3, 0, 0)
@@ -688,7 +688,7 @@ async def test_a_replaced_adapter_finishes_its_message_and_publishes_nothing_mor
         await until(lambda: state_of(relay).depth == 1)
         assert (old.stops, new.got, replaced.done()) == (0, [], False)
         gate.opened.set()
-    assert [one.result().delivered_to for one in (first, second)] == [1, 1]
+    assert [publish.result().delivered_to for publish in (first, second)] == [1, 1]
     assert (old.got, new.got, old.stops) == ([1], [2], 1)
     with pytest.raises(Closed):
         await old.context.publish(SUBJECT, {}, sender=SENDER)

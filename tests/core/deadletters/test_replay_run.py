@@ -72,7 +72,7 @@ async def test_a_replay_stays_in_the_conversation_it_belongs_to(either: RelayCor
     found = await span(either, child.message_id, B)
     assert (found.status, found.trace_id, found.parent_id) == ("done", parent.message_id, parent.message_id)
     grandchild = await either.publish(A, "grandchild", sender=B, parent_id=child.message_id)
-    assert [one.message_id for one in await either.conversation(parent.message_id)] == [
+    assert [span.message_id for span in await either.conversation(parent.message_id)] == [
         parent.message_id,
         child.message_id,
         grandchild.message_id,
