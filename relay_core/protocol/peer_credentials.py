@@ -53,6 +53,6 @@ def find_stranger(sock: AnySocket) -> str | None:
     if uid == own or str(uid) == os.environ.get(SERVER_UID):
         return None
     return (
-        f"it is served by uid {uid}, not by you (uid {own}), and was told nothing: use the socket of your own "
+        f"it is served by uid {uid}, not by you (uid {own}), so nothing was sent: use the socket of your own "
         f"supervisor, or set {SERVER_UID}={uid} if that one is yours as well"
     )
