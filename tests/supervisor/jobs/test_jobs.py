@@ -419,13 +419,13 @@ async def test_a_command_of_the_operators_finds_the_days_in_its_environment(jobs
         ({"until": "2026-02-01"}, "until needs since"),
         ({"date": "2026-02-01", "since": "2026-02-01"}, "exclude each other"),
         ({"date": "2026-02-01", "backfill": True}, "exclude each other"),
-        ({"date": "2026-02-01", "today": True}, "which day is the last"),
-        ({"since": "2026-02-01", "until": "2026-02-01", "today": True}, "which day is the last"),
+        ({"date": "2026-02-01", "today": True}, "which name the last day"),
+        ({"since": "2026-02-01", "until": "2026-02-01", "today": True}, "which name the last day"),
         ({"day": "2026-02-01"}, "Extra inputs"),
         ({"backfill": 1}, "valid boolean"),
     ],
 )
-def test_days_that_make_no_sense_are_told(arguments: dict[str, Any], text: str) -> None:
+def test_contradictory_days_are_refused(arguments: dict[str, Any], text: str) -> None:
     with pytest.raises(ValidationError, match=text):
         JobArguments.model_validate(arguments)
 
