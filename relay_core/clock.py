@@ -1,8 +1,8 @@
-"""Time, as everything in Relay sees it: injected, never read directly.
+"""Clocks: time is injected, never read directly.
 
-Wall time (``now_ms``) dates what is stored and shown. Monotonic time measures durations and
-cooldowns, so a clock that jumps neither opens a breaker nor expires a lease. A clock may also
-offer ``call_later``; ``relay_core.testing.FakeClock`` does, so that tests move timers by hand.
+Wall time (``now_ms``) is for timestamps. Monotonic time is for durations and cooldowns, so that a clock that jumps
+neither opens a breaker nor expires a lease. A clock may also have ``call_later``; ``relay_core.testing.FakeClock``
+does, so that tests control timers.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Protocol
 
 _FIRST_MS = -62_135_596_800_000
 LAST_MS = 253_402_300_799_999
-"""The end of the year 9999: an id may lie beyond, a date cannot."""
+"""The end of the year 9999: the time of an id may be later, a date cannot."""
 
 
 class Clock(Protocol):
-    """What Relay needs from time."""
+    """A source of time."""
 
     def now_ms(self) -> int:
         """Return wall time in milliseconds since the epoch."""
@@ -32,7 +32,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's own clocks."""
+    """The machine's clocks."""
 
     def now_ms(self) -> int:
         """Return wall time in milliseconds since the epoch."""
@@ -47,12 +47,12 @@ class Timer(Protocol):
     """A scheduled call that can be cancelled."""
 
     def cancel(self) -> None:
-        """Forget the call."""
+        """Cancel the call."""
         ...
 
 
 def call_later(clock: Clock, delay: float, callback: Callable[[], None]) -> Timer:
-    """Call back after `delay` seconds of the clock's time (the loop's, if it keeps no timers)."""
+    """Call back after `delay` seconds of the clock's time (of the loop's, if the clock has no timers)."""
     own: Callable[[float, Callable[[], None]], Timer] | None = getattr(clock, "call_later", None)
     if own is not None:
         return own(delay, callback)
@@ -78,7 +78,7 @@ async def sleep(clock: Clock, delay: float) -> None:
 def iso(ms: int) -> str:
     """Format milliseconds since the epoch as an ISO 8601 instant in UTC."""
     seconds, millis = divmod(ms, 1000)
-    # Not strftime, which has its own idea of the year 1.
+    # Not strftime, which does not pad the year 1.
     return f"{datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None).isoformat()}.{millis:03d}Z"
 
 
@@ -86,12 +86,12 @@ def parse_iso(text: str) -> int:
     """Return the milliseconds since the epoch of an ISO 8601 instant.
 
     Raises:
-        ValueError: if the text is no instant, or one that `iso` could not write: before the year 1 or after 9999.
+        ValueError: if the text is not an instant between the years 1 and 9999.
     """
     instant = datetime.fromisoformat(text)
     if instant.tzinfo is None:
         instant = instant.replace(tzinfo=UTC)
     ms = round(instant.timestamp() * 1000)
     if not _FIRST_MS <= ms <= LAST_MS:
-        raise ValueError(f"{text} lies beyond the calendar")
+        raise ValueError(f"{text} is outside the years 1 to 9999")
     return ms

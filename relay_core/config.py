@@ -1,12 +1,12 @@
 """Configuration: defaults < constructor < config.json, merged per field.
 
-Every section is a frozen model with a documented default for each key. An unknown key is an
-error that names it and the nearest known one, so that a typing mistake never passes silently.
+Every section is a frozen model with a documented default for each key. An unknown key is an error that names it and the
+nearest known key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -22,9 +22,25 @@ NotNegative = Annotated[int, Field(ge=0)]
 Ratio = Annotated[float, Field(ge=0, le=1)]
 Named = Annotated[str, Field(min_length=1)]
 Place = Annotated[str, Field(pattern=r"^(/|[Ff][Ii][Ll][Ee]:/|[A-Za-z][A-Za-z0-9+.-]*://)")]
-"""An absolute path or a URI: what is relative would depend on where the supervisor was started."""
+"""An absolute path or a URI: a relative path would depend on the supervisor's working directory."""
 
 DAY_MS = 86_400_000
+
+
+def refuse_unknown_keys(model: type[BaseModel], data: Any) -> Any:
+    """Return the data unchanged, or raise a ValueError that names an unknown key and the nearest known one."""
+    if isinstance(data, Mapping):
+        known = [field.alias or name for name, field in model.model_fields.items()]
+        for key in data:
+            if key not in known and key not in model.model_fields:
+                raise ValueError(explain_unknown(str(key), known))
+    return data
+
+
+def explain_unknown(key: str, known: list[str]) -> str:
+    """Return an error text that names an unknown key and the nearest known one."""
+    near = get_close_matches(key, known, n=1, cutoff=0.5)
+    return f"unknown key {key!r}" + (f", did you mean {near[0]!r}?" if near else f"; known keys: {', '.join(known)}")
 
 
 class ConfigSection(BaseModel):
@@ -40,51 +56,46 @@ class ConfigSection(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _know_every_key(cls, data: Any) -> Any:
-        if isinstance(data, dict):
-            known = [field.alias or name for name, field in cls.model_fields.items()]
-            for key in data:
-                if key not in known and key not in cls.model_fields:
-                    raise ValueError(explain_unknown(str(key), known))
-        return data
+        return refuse_unknown_keys(cls, data)
 
 
 class RateLimitConfig(ConfigSection):
-    """How often one sender may publish."""
+    """The rate at which each sender may publish."""
 
     enabled: bool = True
-    """Whether senders are limited at all."""
+    """Whether the rate is limited."""
     window_secs: Positive = 60
     """Length of the sliding window in seconds."""
     max_per_window: Positive = 100
-    """Publishes a sender may make within one window."""
+    """Publishes of one sender within a window."""
     per_sender_overrides: dict[str, Positive] = {}
     """Other limits by sender prefix, cut at a token boundary; the longest prefix wins."""
 
 
 class CircuitBreakerConfig(ConfigSection):
-    """When a failing target is left alone, and how it is tried again."""
+    """When deliveries to a failing target stop, and how it is tried again."""
 
     enabled: bool = True
-    """Whether breakers open at all."""
+    """Whether breakers can open."""
     failure_threshold: Positive = 5
     """Consecutive failures that open a breaker."""
     cooldown_ms: NotNegative = 30_000
-    """Time an open breaker waits before it lets a probe through."""
+    """Time before an open breaker admits a probe."""
     half_open_probe_count: Positive = 1
-    """Probes that may be under way at once."""
+    """Concurrent probes."""
     success_to_close: Positive = 2
     """Consecutive successful probes that close a breaker."""
 
 
 class BackpressureConfig(ConfigSection):
-    """How full a mailbox may get."""
+    """The capacity of a mailbox."""
 
     enabled: bool = True
-    """Whether full mailboxes refuse mail."""
+    """Whether a full mailbox refuses messages."""
     max_mailbox_size: Positive = 1000
     """Waiting messages at which a mailbox is full."""
     pressure_warning_at: Ratio = 0.8
-    """Share of the maximum from which senders are warned by a signal."""
+    """Share of the maximum at which senders get a warning signal."""
 
 
 class ReliabilityConfig(ConfigSection):
@@ -99,50 +110,50 @@ class BudgetConfig(ConfigSection):
     """The ceilings of every message's budget."""
 
     max_hops: Positive = 5
-    """Deliveries a chain of messages may make."""
+    """Deliveries in a chain of messages."""
     ttl_ms: Positive = 3_600_000
-    """How long a message may live."""
+    """The lifetime of a message."""
     call_budget: Positive = 10
-    """Calls a chain of messages may spend."""
+    """Calls in a chain of messages."""
 
 
 class LimitsConfig(ConfigSection):
-    """The sizes the bus accepts."""
+    """Limits on sizes and counts."""
 
     max_payload_bytes: Annotated[int, Field(ge=1, le=64 * 1024 * 1024)] = 1_048_576
-    """Longest payload, as JSON bytes."""
+    """Size of a payload as JSON."""
     dedupe_entries: NotNegative = 65_536
-    """Most recent publishes with a dedupeId whose outcome is remembered."""
+    """Publishes with a dedupeId whose outcome is remembered, newest first."""
     max_broadcast_bytes: Positive = 32 * 1024 * 1024
-    """Most bytes that one publish to a pattern may store: endpoints that it reaches × (its payload + 1 KiB)."""
+    """Bytes that one publish to a pattern may store: matching endpoints × (payload + 1 KiB)."""
     max_reply_mailboxes: Positive = 1000
-    """Most reply mailboxes that a token, or one connection of the operator, may have at a time."""
+    """Reply mailboxes of a token, or of one connection of the operator, at a time."""
     max_endpoints_per_token: Positive = 1000
-    """Most endpoints that a token's holder may have registered, counted over all that its pattern matches."""
+    """Registered endpoints that match a token's pattern."""
     max_subscriptions_per_token: Positive = 1000
-    """Most subscriptions, to messages or signals, that all connections of a token may have."""
+    """Subscriptions, to messages or signals, of all connections of a token."""
 
 
 class DispatchConfig(ConfigSection):
-    """How handlers are run."""
+    """How handlers run."""
 
     handler_timeout_ms: Positive = 30_000
     """Time a handler may take for one message."""
 
 
 class RetentionConfig(ConfigSection):
-    """How long things are kept."""
+    """How long data is kept."""
 
     unread_ms: Positive = 7 * DAY_MS
     """Age at which an unread message becomes a dead letter."""
     dead_letter_ms: Positive = 7 * DAY_MS
     """Age at which a dead letter is purged."""
     trace_ms: Positive = 7 * DAY_MS
-    """Age at which a trace is forgotten, and a closed segment of the journal removed."""
+    """Age at which a trace and a closed journal segment are removed."""
     journal_bytes: NotNegative = 64 * 1024 * 1024
-    """Size of the closed segments of the journal that are kept, from which a lost index is restored; 0 keeps none."""
+    """Total size of the closed journal segments kept, from which a lost index is restored; 0 keeps none."""
     event_days: Positive = 30
-    """Days of events that are kept."""
+    """Days of events kept."""
 
 
 class EventsConfig(ConfigSection):
@@ -155,45 +166,45 @@ class EventsConfig(ConfigSection):
 
 
 class AuthConfig(ConfigSection):
-    """Who may do what on the socket."""
+    """Access to the socket."""
 
     require_tokens: bool = False
-    """Whether a connection without a token is refused; the operator's own is in the data directory."""
+    """Whether a connection without a token is refused; the operator's token is in the data directory."""
 
 
 class JobConfig(ConfigSection):
-    """A job that runs again and again."""
+    """A periodic job."""
 
     enabled: bool = True
-    """Whether it runs by itself; by hand it always can."""
+    """Whether it is scheduled; it can always be run by hand."""
     every_secs: Positive = 3600
-    """Seconds from one run to the next."""
+    """Seconds between runs."""
 
 
 class NightlyConfig(ConfigSection):
-    """A job that runs once a day in a process of its own."""
+    """A job that runs once a day in a separate process."""
 
     enabled: bool = True
-    """Whether it runs by itself; by hand it always can."""
+    """Whether it is scheduled; it can always be run by hand."""
     at: Annotated[str, Field(pattern=r"^([01]\d|2[0-3]):[0-5]\d$")] = "02:15"
     """Time of day, in UTC."""
     timeout_secs: Positive = 7200
-    """Time after which it is killed, with every process it has started."""
+    """Time after which it is killed, with all its child processes."""
     command: tuple[str, ...] | None = None
-    """What to run instead of our own `python -m spark nightly`; its environment has RELAY_DATA_DIR and, for the days
-    that were asked for, RELAY_JOB_OPTIONS. Its stdin stays open for as long as the supervisor lives."""
+    """A command to run instead of `python -m spark nightly`; its environment has RELAY_DATA_DIR and, if days were
+    requested, RELAY_JOB_OPTIONS. Its stdin stays open while the supervisor lives."""
     master: Named | None = None
-    """Spark's master, such as `spark://host:7077`; without one, the cores of this machine."""
+    """Spark's master, such as `spark://host:7077`; by default, the cores of this machine."""
     remote: Named | None = None
-    """A server of Spark Connect, such as `sc://host:15002`, in the place of a master."""
+    """A Spark Connect server, such as `sc://host:15002`, instead of a master."""
     events: Place | None = None
-    """Where events are read, as an absolute path or a URI; without it, the data directory's own."""
+    """Where events are read, as an absolute path or a URI; by default, in the data directory."""
     output: Place | None = None
-    """Where tables and reports are written, as an absolute path or a URI; without it, in the data directory."""
+    """Where tables and reports are written, as an absolute path or a URI; by default, in the data directory."""
     conf: dict[str, str] = {}
-    """Further settings of Spark, by name."""
+    """Further Spark settings, by name."""
     keep_days: Positive = 90
-    """Days for which tables and reports are kept."""
+    """Days of tables and reports kept."""
 
     @model_validator(mode="after")
     def _has_one_spark(self) -> NightlyConfig:
@@ -202,53 +213,53 @@ class NightlyConfig(ConfigSection):
         return self
 
     def reports_dir(self, default: Path) -> Path | None:
-        """Return the directory that holds the reports; None if they are not on this machine."""
+        """Return the directory of the reports; None if they are not on this machine."""
         if self.output is None:
             return default
         scheme, colon, path = self.output.partition(":")
-        if not colon or "/" in scheme:  # a plain path, which may have a colon in it
+        if not colon or "/" in scheme:  # a plain path, which may contain a colon
             return Path(self.output)
         # Spark's paths are URIs without escapes.
         return Path("/" + path.removeprefix("//localhost").lstrip("/")) if scheme.lower() == "file" else None
 
 
 class JobsConfig(ConfigSection):
-    """The supervisor's scheduled upkeep."""
+    """The supervisor's scheduled jobs."""
 
     expire: JobConfig = JobConfig(every_secs=60)
-    """Make dead letters of messages whose TTL has passed."""
+    """Dead-letter messages whose TTL has passed."""
     purge: JobConfig = JobConfig()
-    """Remove dead letters that are older than they are kept."""
+    """Remove dead letters past their retention."""
     unread: JobConfig = JobConfig()
-    """Make dead letters of messages that nobody has read for too long."""
+    """Dead-letter messages that have been unread for too long."""
     retention: JobConfig = JobConfig(every_secs=86_400)
-    """Forget old traces and events, and tidy up what nobody uses."""
+    """Remove old traces and events, and unused mailboxes and files."""
     index: JobConfig = JobConfig(every_secs=600)
-    """Bring the index in line with the Maildir and write its log back."""
+    """Reconcile the index with the Maildir and checkpoint it."""
     metrics: NightlyConfig = NightlyConfig()
-    """Have Spark make the nightly report."""
+    """Generate the nightly report with Spark."""
 
 
 class LogsConfig(ConfigSection):
-    """What the supervisor says of itself, on stderr."""
+    """The supervisor's log, on stderr."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
-    """The least important lines that are written."""
+    """The lowest level that is logged."""
     format: Literal["auto", "human", "json"] = "auto"
-    """Lines for people or for programs; auto means people if stderr is a terminal."""
+    """For people or for programs; `auto` is `human` if stderr is a terminal."""
 
 
 class PrometheusConfig(ConfigSection):
-    """Metrics for Prometheus; needs the extra `prometheus`."""
+    """Prometheus metrics; needs the extra `prometheus`."""
 
     enabled: bool = False
-    """Whether they are served."""
+    """Whether metrics are served."""
     port: Annotated[int, Field(ge=0, le=65535)] = 9464
     """Port on 127.0.0.1; 0 lets the system choose."""
 
 
 class TelemetryConfig(ConfigSection):
-    """Spans for OpenTelemetry; needs the extra `telemetry`."""
+    """OpenTelemetry spans; needs the extra `telemetry`."""
 
     enabled: bool = False
     """Whether spans are exported."""
@@ -257,7 +268,7 @@ class TelemetryConfig(ConfigSection):
 
 
 class RelayConfig(ConfigSection):
-    """Everything an operator can set, as config.json holds it."""
+    """All settings, as in config.json."""
 
     durability: Literal["fsync", "os"] = "fsync"
     """What an acknowledged publish survives: power loss (fsync) or only kill -9 (os)."""
@@ -278,7 +289,7 @@ def merge_config(base: RelayConfig, overlay: dict[str, Any], *, path: str | None
     """Return `base` with the fields that `overlay` (camelCase JSON data) names.
 
     Raises:
-        ConfigError: with the key at fault and, for an unknown key, the nearest known one.
+        ConfigError: names the invalid key and, for an unknown key, the nearest known one.
     """
     merged = _deep_merge(base.model_dump(by_alias=True), overlay)
     try:
@@ -290,7 +301,7 @@ def merge_config(base: RelayConfig, overlay: dict[str, Any], *, path: str | None
 def load_config(path: Path, base: RelayConfig, read: Callable[[Path], bytes]) -> RelayConfig:
     """Return `base` overlaid with config.json; a missing file changes nothing.
 
-    `read` is `read_trusted` or a data directory's `read`; this module touches no file.
+    `read` is `read_trusted` or a data directory's `read`; this module performs no I/O.
 
     Raises:
         ConfigError: if the file cannot be read or used.
@@ -310,12 +321,6 @@ def load_config(path: Path, base: RelayConfig, read: Callable[[Path], bytes]) ->
     if not isinstance(overlay, dict):
         raise ConfigError(f"{path} must hold one JSON object", path=str(path))
     return merge_config(base, overlay, path=str(path))
-
-
-def explain_unknown(key: str, known: list[str]) -> str:
-    """Name an unknown key and the nearest known one."""
-    near = get_close_matches(key, known, n=1, cutoff=0.5)
-    return f"unknown key {key!r}" + (f", did you mean {near[0]!r}?" if near else f"; known keys: {', '.join(known)}")
 
 
 def _deep_merge(base: dict[str, Any], overlay: dict[str, Any]) -> dict[str, Any]:

@@ -13,139 +13,104 @@
     ├── SupervisorUnavailable   unavailable         socket
     └── Closed                  closed
 
-Each error has a stable ``code`` (the same word on the wire), a sentence that says what to do,
-and typed fields. A subclass may narrow its code, e.g. ``StorageError(code="storage_full")``.
+Each error has a stable ``code`` (the same word on the wire), a message that says what to do, and typed fields. A raise
+may narrow the code, e.g. ``StorageError(code="storage_full")``.
 """
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any, ClassVar
 
 
+@dataclass(eq=False, repr=False)
 class RelayError(Exception):
     """Root of every error that Relay raises on purpose."""
 
     default_code: ClassVar[str] = "relay_error"
-    fields: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, message: str, *, code: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.code = code or self.default_code
+    message: str
+    _: KW_ONLY
+    code: str = ""
+
+    def __post_init__(self) -> None:
+        self.code = self.code or self.default_code
+
+    @classmethod
+    def field_names(cls) -> tuple[str, ...]:
+        """Return the names of the typed fields."""
+        return tuple(field.name for field in fields(cls) if field.name not in ("message", "code"))
 
     @property
     def data(self) -> dict[str, Any]:
         """Return the typed fields as plain data, for the wire and for logs."""
-        found = {name: getattr(self, name) for name in self.fields}
-        return {name: value for name, value in found.items() if value is not None}
+        values = {name: getattr(self, name) for name in self.field_names()}
+        return {name: value for name, value in values.items() if value is not None}
 
 
+@dataclass(eq=False, repr=False)
 class InvalidSubject(RelayError):
     """A subject, sender or pattern breaks the naming rules."""
 
     default_code = "invalid_subject"
-    fields = ("subject",)
 
-    def __init__(self, message: str, *, subject: str | None = None, code: str | None = None) -> None:
-        super().__init__(message, code=code)
-        self.subject = subject
+    subject: str | None = None
 
 
+@dataclass(eq=False, repr=False)
 class InvalidPayload(RelayError):
     """A payload is not JSON, is too large or is nested too deeply."""
 
     default_code = "invalid_payload"
-    fields = ("size", "limit")
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        size: int | None = None,
-        limit: int | None = None,
-        code: str | None = None,
-    ) -> None:
-        super().__init__(message, code=code)
-        self.size = size
-        self.limit = limit
+    size: int | None = None
+    limit: int | None = None
 
 
+@dataclass(eq=False, repr=False)
 class AccessDenied(RelayError):
-    """An access rule, or the want of a binding, forbids this sender to reach this subject.
+    """An access rule, or a missing binding, forbids this sender to reach this subject.
 
-    With the code `rules_broken` it is the rules' file that is broken: once it is repaired, the same may be allowed.
+    The code `rules_broken` means that the file of rules is broken: once it is repaired, the publish may be allowed.
     """
 
     default_code = "access_denied"
-    fields = ("sender", "subject", "rule", "message_id")
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        sender: str | None = None,
-        subject: str | None = None,
-        rule: Any = None,
-        message_id: str | None = None,
-        code: str | None = None,
-    ) -> None:
-        super().__init__(message, code=code)
-        self.sender = sender
-        self.subject = subject
-        self.rule = rule
-        self.message_id = message_id
+    sender: str | None = None
+    subject: str | None = None
+    rule: Any = None
+    message_id: str | None = None
 
 
+@dataclass(eq=False, repr=False)
 class NotFound(RelayError):
     """The named message, endpoint, plan or adapter does not exist."""
 
     default_code = "not_found"
-    fields = ("what",)
 
-    def __init__(self, message: str, *, what: str | None = None, code: str | None = None) -> None:
-        super().__init__(message, code=code)
-        self.what = what
+    what: str | None = None
 
 
+@dataclass(eq=False, repr=False)
 class StorageError(RelayError):
-    """The disk refused: nothing was acknowledged and nothing half-written remains."""
+    """A disk operation failed: nothing was acknowledged and nothing half-written remains."""
 
     default_code = "storage_error"
-    fields = ("path", "retryable", "pid")
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        path: str | None = None,
-        retryable: bool = False,
-        pid: int | None = None,
-        code: str | None = None,
-    ) -> None:
-        super().__init__(message, code=code)
-        self.path = path
-        self.retryable = retryable
-        self.pid = pid
-        """The process that holds what was asked for."""
+    path: str | None = None
+    retryable: bool = False
+    pid: int | None = None
+    """The process that holds the resource."""
 
 
+@dataclass(eq=False, repr=False)
 class ConfigError(RelayError):
     """A configuration file or value cannot be used."""
 
     default_code = "config_error"
-    fields = ("path", "key")
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        path: str | None = None,
-        key: str | None = None,
-        code: str | None = None,
-    ) -> None:
-        super().__init__(message, code=code)
-        self.path = path
-        self.key = key
+    path: str | None = None
+    key: str | None = None
 
 
 class ProtocolError(RelayError):
@@ -154,15 +119,13 @@ class ProtocolError(RelayError):
     default_code = "protocol_error"
 
 
+@dataclass(eq=False, repr=False)
 class SupervisorUnavailable(RelayError):
     """No supervisor answers on the socket."""
 
     default_code = "unavailable"
-    fields = ("socket",)
 
-    def __init__(self, message: str, *, socket: str | None = None, code: str | None = None) -> None:
-        super().__init__(message, code=code)
-        self.socket = socket
+    socket: str | None = None
 
 
 class Closed(RelayError):

@@ -1,8 +1,8 @@
-"""Log lines that are limited by their cause, so that a failure that repeats tells of itself without filling the log.
+"""Rate-limited logging by cause, so that a repeating failure does not fill the log.
 
-1. The first line of a cause is written at once, the next at the earliest after `EVERY_SECS`, by the injected clock.
-2. The line after a pause says how many were left out since the last one.
-3. At most `MOST_CAUSES` are remembered; the one that was logged longest ago is forgotten first.
+1. The first line of a cause is written immediately, the next after `EVERY_SECS` at the earliest, by the injected clock.
+2. The line after a pause says how many were omitted since the last line.
+3. At most `MOST_CAUSES` are remembered; the one logged longest ago is dropped first.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ class LimitedLog:
         self._logger = logger
         self._clock = clock
         self._causes: dict[Hashable, tuple[float, int]] = {}
-        """When each cause was last logged, and how many lines were left out since."""
+        """Cause → (time of its last line, lines omitted since)."""
 
     def info(self, cause: Hashable, text: str, *args: object) -> None:
-        """Write a line about something that went as it should."""
+        """Log at level INFO."""
         self.log(logging.INFO, cause, text, *args)
 
     def warning(self, cause: Hashable, text: str, *args: object) -> None:
-        """Write a line about something that failed and is dealt with."""
+        """Log at level WARNING."""
         self.log(logging.WARNING, cause, text, *args)
 
     def error(self, cause: Hashable, text: str, *args: object) -> None:
-        """Write a line about something that an operator must deal with."""
+        """Log at level ERROR."""
         self.log(logging.ERROR, cause, text, *args)
 
     def log(self, level: int, cause: Hashable, text: str, *args: object) -> None:
-        """Write a line, unless its cause had one within the last minute."""
+        """Log a line, unless its cause had one within the last minute."""
         now = self._clock.monotonic()
-        last, left_out = self._causes.get(cause, (None, 0))
+        last, omitted = self._causes.get(cause, (None, 0))
         if last is not None and now - last < EVERY_SECS:
-            self._causes[cause] = last, left_out + 1
+            self._causes[cause] = last, omitted + 1
             return
         self._causes.pop(cause, None)
-        self._causes[cause] = now, 0  # at the end: the first is the one that was logged longest ago
+        self._causes[cause] = now, 0  # moved to the end: the first was logged longest ago
         if len(self._causes) > MOST_CAUSES:
             del self._causes[next(iter(self._causes))]
-        if left_out:
+        if omitted:
             text += " (%d more like it since the last such line)"
-            args = (*args, left_out)
+            args = (*args, omitted)
         self._logger.log(level, text, *args)

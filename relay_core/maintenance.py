@@ -26,12 +26,12 @@ class Maintenance:
         self._bus = bus
 
     async def expire(self) -> int:
-        """Make dead letters of waiting messages whose TTL has passed; return how many."""
+        """Dead-letter waiting messages whose TTL has passed; return how many."""
         now = self._bus.clock.now_ms()
         return await self._dead_letter_all(partial(expired, now_ms=now), Code.EXPIRED, "message expired (TTL)")
 
     async def expire_unread(self) -> int:
-        """Make dead letters of messages that have been unread for too long; return how many."""
+        """Dead-letter messages that have been unread for too long; return how many."""
         age = self._bus.config.retention.unread_ms
         before = self._bus.clock.now_ms() - age
         return await self._dead_letter_all(
@@ -39,11 +39,11 @@ class Maintenance:
         )
 
     async def purge_dead_letters(self) -> int:
-        """Remove dead letters that are older than they are kept; return how many."""
+        """Remove dead letters past their retention; return how many."""
         before = self._bus.clock.now_ms() - self._bus.config.retention.dead_letter_ms
         store = self._bus.dead_letters
-        meant = store.select(None, older_than_ms=before)
-        return await store.purge(await store.keys(meant), meant)
+        selection = store.select(None, older_than_ms=before)
+        return await store.purge(await store.keys(selection), selection)
 
     async def forget_traces(self) -> int:
         """Delete old traces; return how many deliveries."""
@@ -52,22 +52,22 @@ class Maintenance:
         return await self._bus.index.run(lambda db: forget_traces(db, before))
 
     async def expire_events(self) -> int:
-        """Remove days of events that are older than they are kept; return how many days."""
+        """Remove days of events past their retention; return how many days."""
         keep = self._bus.config.retention.event_days
         return await asyncio.to_thread(self._bus.events.expire, keep, self._bus.clock.now_ms())
 
     async def sweep_tmp(self, *, older_than_secs: float = 36 * 3600) -> int:
         """Remove leftovers of crashed writers in ``tmp/``; return how many files."""
-        before = SystemClock().now_ms() / 1000 - older_than_secs  # file times are the machine's
+        before = SystemClock().now_ms() / 1000 - older_than_secs  # file times are from the machine's clock
         boxes = list(self._bus.mailboxes)
         return await asyncio.to_thread(lambda: sum(box.maildir.sweep(older_than=before) for box in boxes))
 
     async def drop_empty_mailboxes(self) -> int:
-        """Remove mailboxes that are no endpoints and hold nothing; return how many."""
+        """Remove empty mailboxes that are not endpoints; return how many."""
         return await self._bus.lifecycle.remove_empty(self._bus.routes.has)
 
     async def checkpoint_index(self) -> dict[str, int]:
-        """Bring the index in line with the Maildir and write its log back; return what was repaired."""
+        """Reconcile the index with the Maildir and checkpoint it; return the repairs."""
         repaired = await self._bus.index.run(self._bus.reindexer.reconcile)
         await self._bus.index.run(checkpoint)
         self._bus.index.note_repaired()

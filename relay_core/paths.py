@@ -1,7 +1,7 @@
-"""Where things are: the data directory and the socket, unless an option or the environment names another.
+"""The paths of the data directory and the socket.
 
-As text, for the programs that every prompt of an agent starts (relay_supervisor/agents/light) and that must import
-little; and as paths, for everyone else.
+The `*_name` functions return text, for programs that must import little because every prompt of an agent starts them
+(relay_supervisor/agents/light); the `*_path` functions return paths.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def socket_path(chosen: _AnyPath = None, data_dir: _AnyPath = None) -> Path:
 
 
 def operator_token_path(data_dir: Path) -> Path:
-    """Return the file that makes whoever can read it the operator."""
+    """Return the file with the operator's token."""
     return data_dir / "operator.token"
 
 

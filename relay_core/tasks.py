@@ -1,8 +1,7 @@
-"""Every background task has this owner.
+"""The owner of background tasks.
 
-An `asyncio.TaskGroup` ends all its tasks when one fails and must be left by the task that entered
-it; a bus must do neither. Here a task that fails is logged and stops nobody, and `close` may be
-called from anywhere. This is the one place that makes tasks.
+An `asyncio.TaskGroup` cancels all its tasks when one fails, and only the task that entered it may leave it. Here a
+failing task is logged and does not affect the others, and any task may call `close`.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class Tasks:
         return list(self._tasks)
 
     def start(self, work: Coroutine[Any, Any, Any], *, name: str) -> asyncio.Task[Any] | None:
-        """Run work in the background; after `close` it is dropped."""
+        """Run a coroutine in the background; after `close` it is dropped."""
         if self._closed:
             work.close()
             return None
@@ -42,7 +41,7 @@ class Tasks:
         return task
 
     async def close(self, *, grace: float = 0.0) -> None:
-        """Wait for tasks to end by themselves, then cancel those that have not."""
+        """Wait up to `grace` seconds for tasks to end, then cancel the rest."""
         self._closed = True
         own = asyncio.current_task()  # a task that closes its own owner cannot wait for itself
         if grace > 0 and (others := self._tasks - {own}):
@@ -50,9 +49,9 @@ class Tasks:
         for task in (others := self._tasks - {own}):
             task.cancel()
         if others:
-            _, deaf = await asyncio.wait(others, timeout=_CANCEL_SECS)
-            for task in deaf:
-                logger.error("background task %s does not end when it is cancelled: left behind", task.get_name())
+            _, stuck = await asyncio.wait(others, timeout=_CANCEL_SECS)
+            for task in stuck:
+                logger.error("background task %s ignores its cancellation: left behind", task.get_name())
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)

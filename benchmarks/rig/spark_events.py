@@ -19,13 +19,13 @@ from datetime import date
 from functools import reduce
 from itertools import islice
 from random import Random
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from relay_core.messages.subjects import subject_hash
-from relay_core.records.events import EVENT_FIELDS, EVENT_SCHEMA_VERSION, EventKind, format_events, wire_event
+from relay_core.records.events import EVENT_SCHEMA_VERSION, EventKind, format_events, make_event
 from spark.days import DAY_MS, Day
 from spark.engine.session import open_session
 from spark.events.manifest import Counts, Manifest, write_manifest
@@ -334,8 +334,7 @@ def _lines(count: int, start: int, random: Random) -> Iterator[str]:
 
 
 def _line(time: int, kind: EventKind, fields: _Fields) -> str:
-    row: Any = (time, kind, *(fields.get(name) for name in EVENT_FIELDS[2:]))
-    data, _ = format_events([wire_event(row)])
+    data, _ = format_events([make_event(kind, time, fields)])
     return data.decode().removesuffix("\n")
 
 

@@ -1,19 +1,19 @@
-"""The adapter seam: what a bridge to an outside platform must offer, and what it is given.
+"""The interface of adapters, which bridge the bus to other platforms.
 
-An adapter takes the messages of its patterns out to a platform (`deliver`) and publishes what comes
-in from there (`AdapterContext.publish`). It has an `id` (one subject token), so that its mailbox is
-``relay.adapter.{id}`` and its private directory ``adapters/{id}``. What it may count on:
+An adapter delivers the messages of its patterns to a platform (`deliver`) and publishes messages from there
+(`AdapterContext.publish`). Its `id` is one subject token: its mailbox is ``relay.adapter.{id}``, its private directory
+``adapters/{id}``. The bus guarantees:
 
-1. `start` comes first and `stop` last; a stopped adapter may be started again. `stop` is also called
-   after a `start` that failed, and may come while a delivery is under way.
-2. It gets one message at a time (in each lane), in order, each at most once, and only while its status is
-   ``connected``. In any other state its mail waits on disk; `AdapterContext.status_changed` says when
-   to look again (a status that nobody announced is seen by the next publish or probe).
-3. A raised exception, a result with ``ok=False`` and a timeout are failures: the message is parked,
-   the breaker counts, nothing is tried again but by an operator's replay. Only a platform that says when to
-   ask again (`DeliveryResult.retry_after`) is asked again, until the message expires.
-4. It never gets back a message that it published itself, unless it said that it may (`echo`).
-5. What it says of itself in a status, a result or an error never shows the secrets of its config.
+1. `start` comes first and `stop` last; a stopped adapter may be started again. `stop` is also called after a failed
+   `start`, and may come during a delivery.
+2. An adapter gets one message at a time (per lane), in order, each at most once, and only while its status is
+   ``connected``. In any other state its messages wait on disk. `AdapterContext.status_changed` announces a new status;
+   without it the next publish or probe notices.
+3. An exception, a result with ``ok=False`` and a timeout are failures: the message is dead-lettered, the breaker
+   counts, and only an operator's replay tries again. If the platform names a time to retry
+   (`DeliveryResult.retry_after`), the message is retried until it expires.
+4. An adapter does not receive messages that it published itself, except with `echo`.
+5. Secrets of its configuration are redacted from its statuses, results and errors.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class AdapterStatus:
-    """How an adapter says it is doing."""
+    """An adapter's status."""
 
     state: StateName
     detail: str | None = None
-    """Why, in words an operator can act on."""
+    """The reason, for operators."""
     since: int | None = None
-    """Wall time in milliseconds; the moment the bus noticed, if the adapter does not say."""
+    """Wall time in milliseconds; by default, when the bus noticed."""
 
     def __post_init__(self) -> None:
         if self.state not in STATE_NAMES:
@@ -61,64 +61,64 @@ class AdapterStatus:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryResult:
-    """What became of one delivery."""
+    """The result of a delivery."""
 
     ok: bool
     error: str | None = None
-    """What went wrong, in one sentence."""
+    """The reason of a failure, in one sentence."""
     code: str | None = None
-    """The platform's own word or number for it."""
+    """The platform's error code."""
     detail: str | None = None
-    """What a trace should keep of a success, such as the platform's message id."""
+    """For the trace of a success, such as the platform's message id."""
     retry_after: float | None = None
-    """With ``ok=False``: the platform did not take it and names the seconds after which to ask again. Until then the
-    message waits at the head of its line, as if it had not been begun."""
+    """With ``ok=False``: the platform refused the message and asks for a retry after this many seconds. Until then it
+    waits at the head of its lane, as if it had not been attempted."""
 
 
 class Adapter(Protocol):
-    """A bridge to an outside platform.
+    """A bridge to another platform.
 
-    An adapter may also have these, read when it is added:
+    Optional attributes, read when it is added:
 
     - ``detached: bool = False``: a publish does not wait for its answer and counts it once stored.
-    - ``priority: int = 0``: of several adapters the one with the highest gets the message first.
-    - ``senders: Sequence[str] = ()``: patterns of the senders that it alone publishes as, beside its own
-      subject ``relay.adapter.{id}``; nobody else may claim one of them while it runs.
-    - ``rate: float | None = None``: messages per second; more than that wait, none is refused.
-    - ``timeout: float = 30``: seconds one delivery may take, waiting for its turn not counted.
-    - ``def lane(self, subject: str) -> str | None``: one subject token; messages of different lanes go side by side,
-      each lane with a mailbox (``relay.adapter.{id}.{lane}``), an order and a breaker of its own. None is the main one.
-    - ``max_in_flight: int | None = None``: how many lanes may have a message in hand at a time.
-    - ``drain: float = 10``: seconds that what it has in hand may still take when a reload replaces it.
-    - ``bound: bool = False``: its subjects are people: who writes to one needs a binding (`relay_core.rules.bindings`).
-    - ``async def health(self) -> bool``: whether the platform can be reached right now.
+    - ``priority: int = 0``: if several adapters match, the highest priority goes first.
+    - ``senders: Sequence[str] = ()``: patterns of senders reserved for it while it runs, in addition to its own subject
+      ``relay.adapter.{id}``.
+    - ``rate: float | None = None``: messages per second; further messages wait, none is refused.
+    - ``timeout: float = 30``: seconds per delivery, without the time in the queue.
+    - ``def lane(self, subject: str) -> str | None``: one subject token; lanes are delivered concurrently, each with its
+      own mailbox (``relay.adapter.{id}.{lane}``), order and breaker. None is the main lane.
+    - ``max_in_flight: int | None = None``: how many lanes may have a message in flight at a time.
+    - ``drain: float = 10``: seconds to finish messages in flight when a reload replaces it.
+    - ``bound: bool = False``: its subjects are people: writing to one needs a binding (`relay_core.rules.bindings`).
+    - ``async def health(self) -> bool``: whether the platform can be reached now.
     """
 
     @property
     def id(self) -> str:
-        """Return its name, one subject token."""
+        """Return the id, one subject token."""
         ...
 
     @property
     def patterns(self) -> Sequence[str]:
-        """Return the patterns of the subjects whose messages it takes."""
+        """Return the patterns of the subjects that it delivers."""
         ...
 
     @property
     def status(self) -> AdapterStatus:
-        """Return how it is doing."""
+        """Return the status."""
         ...
 
     async def start(self, context: AdapterContext) -> None:
-        """Connect; whatever is raised, or a status of ``error`` afterwards, means that it did not start."""
+        """Connect; an exception, or the status ``error`` afterwards, means that it did not start."""
         ...
 
     async def stop(self) -> None:
-        """Let go of everything; stopping again does nothing."""
+        """Release all resources; stopping again does nothing."""
         ...
 
     async def deliver(self, envelope: Envelope, context: DeliveryContext) -> DeliveryResult:
-        """Take one message out to the platform."""
+        """Deliver one message to the platform."""
         ...
 
 
@@ -131,7 +131,7 @@ class AdapterServices:
     send_signal: Callable[[str, Signal], None]
     on_signal: Callable[[str, SignalHandler], SignalSubscription]
     owner_of_sender: Callable[[str], str | None]
-    """Returns the adapter that alone publishes as a sender."""
+    """Returns the adapter that a sender is reserved for."""
     wait_open: Callable[[], Awaitable[None]]
     """Returns once adapters may publish."""
     shared: Shared
@@ -145,16 +145,16 @@ class AdapterContext:
         self.adapter_id = adapter_id
         self.clock = services.clock
         self.data_dir = data_dir
-        """A directory of its own that nobody else can enter."""
+        """A private directory."""
         self.logger = logging.getLogger(f"relay_core.adapters.interface.{adapter_id}")
         self.on_status: Callable[[], None] | None = None
-        """Told by `status_changed`."""
+        """Called by `status_changed`."""
         self.starter: asyncio.Task[Any] | None = None
-        """The task that starts it, which may publish before anybody is there to take it."""
+        """The task that runs `start`, which may publish before other adapters have started."""
         self.entered = asyncio.Event()
-        """Set when the bus has taken the adapter in, and knows whose voice its messages are; or will not."""
+        """Set once the adapter is registered, with its senders, or has failed to start."""
         self._services: AdapterServices | None = services
-        self._heard: list[SignalSubscription] = []
+        self._signals: list[SignalSubscription] = []
 
     async def publish(
         self,
@@ -168,23 +168,23 @@ class AdapterContext:
         dedupe_id: str | None = None,
         echo: bool = False,
     ) -> PublishResult:
-        """Publish a message that this adapter will not get back unless `echo` says so; see `RelayCore.publish`.
+        """Publish a message, which this adapter does not receive unless `echo` is set; see `RelayCore.publish`.
 
-        It waits for no other adapter's answer: two that waited for each other would be stuck.
+        Does not wait for other adapters' answers: two adapters could wait for each other forever.
 
         Raises:
             Closed: if the adapter has been stopped.
-            AccessDenied: also if the sender is another adapter's, or the bus's own.
+            AccessDenied: also if the sender is reserved for another adapter or the bus.
         """
-        # An answer does not wait: another adapter may be waiting for it.
+        # An answer is not held back: another adapter may be waiting for it.
         if parent_id is None and asyncio.current_task() is not self.starter:
             await self.entered.wait()
             await self._open_services().wait_open()
         services = self._open_services()
         owner = services.owner_of_sender(sender)
         if owner not in (None, self.adapter_id) or sender.startswith(SYSTEM_PREFIX):
-            whose = f"adapter {owner}" if owner is not None else "the bus itself"
-            raise AccessDenied(f"{sender} is reserved for {whose}", sender=sender, code="sender_reserved")
+            holder = f"adapter {owner}" if owner is not None else "the bus itself"
+            raise AccessDenied(f"{sender} is reserved for {holder}", sender=sender, code="sender_reserved")
         begun = services.publisher.begin(
             subject,
             payload,
@@ -200,35 +200,35 @@ class AdapterContext:
         return await finish(begun)
 
     def signal(self, subject: str, signal: Signal) -> None:
-        """Send a signal to whoever listens right now; see `RelayCore.signal`."""
+        """Send a signal to current listeners; see `RelayCore.signal`."""
         self._open_services().send_signal(subject, signal)
 
     def on_signal(self, pattern: str, handler: SignalHandler) -> SignalSubscription:
         """Call `handler(subject, signal)` for the signals of a pattern, until it is closed or the adapter stops."""
         subscription = self._open_services().on_signal(pattern, handler)
-        self._heard.append(subscription)
+        self._signals.append(subscription)
         return subscription
 
     @asynccontextmanager
     async def share(self, key: Hashable, make: Callable[[], AbstractAsyncContextManager[T]]) -> AsyncIterator[T]:
-        """Use what all adapters of this bus have in common under a key: made for the first, closed after the last.
+        """Use a resource that adapters of this bus share by key: created for the first user, closed after the last.
 
-        A listener on a port, for instance, that an adapter and the one that replaces it both need at once.
+        For example a listener on a port, which an adapter and its replacement need at the same time.
         """
-        async with self._open_services().shared.use(key, make) as common:
-            yield common
+        async with self._open_services().shared.use(key, make) as resource:
+            yield resource
 
     def status_changed(self) -> None:
-        """Say that the adapter's status is another one now."""
+        """Announce that the adapter's status has changed."""
         if self.on_status is not None:
             self.on_status()
 
     def close(self) -> None:
-        """End all dealings with the bus; its registry calls this when the adapter has stopped."""
+        """Disconnect from the bus; the registry calls this when the adapter has stopped."""
         self._services = None
         self.entered.set()
         self.on_status = None
-        for subscription in self._heard:
+        for subscription in self._signals:
             subscription.close()
 
     def _open_services(self) -> AdapterServices:
@@ -238,7 +238,7 @@ class AdapterContext:
 
 
 class DeliveryContext:
-    """What an adapter is told about one delivery beside its envelope."""
+    """One delivery, besides its envelope."""
 
     __slots__ = ("_adapter", "_expires_ms", "message_id", "parent_id", "replays", "trace_id")
 
@@ -247,7 +247,7 @@ class DeliveryContext:
         self._expires_ms = envelope.budget.ttl
         self.message_id = envelope.id
         self.replays = envelope.replays
-        """How often an operator has replayed the message: 0 at its first delivery."""
+        """The number of replays so far: 0 at the first delivery."""
         self.trace_id = delivery.trace_id
         """The first message of the conversation."""
         self.parent_id = delivery.parent_id
@@ -269,7 +269,7 @@ class DeliveryContext:
         dedupe_id: str | None = None,
         echo: bool = False,
     ) -> PublishResult:
-        """Publish in answer to the message: it is the parent, and what its budget had left is inherited."""
+        """Publish an answer to the message, which is its parent: the remaining budget is inherited."""
         return await self._adapter.publish(
             subject,
             payload,

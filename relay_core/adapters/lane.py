@@ -1,177 +1,213 @@
-"""One line of an adapter's mail: what it is offered next, and the message it has in hand.
+"""A lane of an adapter: one mailbox, and its message in flight.
 
-1. Mail waits in ``new/`` while the adapter cannot take it, comes faster than its rate, or was told to ask again
-   later. The wait is before the claim, so it costs nothing of the delivery's timeout, and a process killed
-   meanwhile leaves no `interrupted` message behind.
-2. Whatever the adapter says or raises becomes one outcome. Its secrets are cut out of every text before it
-   goes anywhere.
-3. `cut_off` ends the delivery under way: parked as `interrupted`.
+1. Messages wait in ``new/`` while the adapter is not connected, exceeds its rate, or has been told to retry later. The
+   wait is before the claim, so it does not count against the delivery's timeout, and a process killed meanwhile leaves
+   no `interrupted` message.
+2. Any result or exception of the adapter becomes one outcome. Secrets are redacted from every text first.
+3. `interrupt` ends the delivery in flight, which is dead-lettered as `interrupted`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import isfinite
-from typing import TYPE_CHECKING
 
-from relay_core.adapters.interface import DeliveryContext, DeliveryResult
-from relay_core.clock import Timer, call_later
+from relay_core.adapters.interface import Adapter, AdapterContext, DeliveryContext, DeliveryResult
+from relay_core.adapters.validation import AdapterTraits
+from relay_core.clock import Clock, Timer, call_later
 from relay_core.dispatch.consumer import Ack, Consumer, Requeue
+from relay_core.limited_log import LimitedLog
 from relay_core.messages.dead_letter import Code
 from relay_core.messages.envelope import Envelope
 from relay_core.storage.mailbox import Mailbox
 
-if TYPE_CHECKING:
-    from relay_core.adapters.host import AdapterHost
-
 logger = logging.getLogger(__name__)
 
 LEAST_RETRY_SECS = 0.1
-_PATIENCE_SECS = 10.0
+_INTERRUPT_SECS = 10.0
+
+Redact = Callable[[str], str]
+"""Removes an adapter's secrets from a text."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts of an adapter's deliveries; they outlive a replacement."""
+
+    delivered: int = 0
+    failed: int = 0
+    last_error: str | None = None
+
+
+@dataclass(slots=True)
+class AdapterWork:
+    """A started adapter, and the state that its lanes share."""
+
+    adapter: Adapter
+    shape: AdapterTraits
+    context: AdapterContext
+    redact: Redact
+    clock: Clock
+    log: LimitedLog
+    tally: Tally
+    slots: asyncio.Semaphore | None
+    """Limits its messages in flight over all lanes."""
+    next_at: float = 0.0
+    """Monotonic time of the next delivery that its rate allows."""
+    is_leaving: bool = False
+    """True once it is being stopped."""
 
 
 class DeliveryFailed(Exception):
-    """An adapter did not deliver; the text is for operators."""
+    """An adapter did not deliver; the message is for operators."""
 
     dead_letter_code = Code.HANDLER_FAILED
 
 
-class CutOff(DeliveryFailed):
-    """An adapter was stopped with the message in hand."""
+class Interrupted(DeliveryFailed):
+    """An adapter was stopped with the message in flight."""
 
     dead_letter_code = Code.INTERRUPTED
 
 
 class Lane:
-    """A mailbox of an adapter, and the message that the adapter has of it."""
+    """A mailbox of an adapter, and its message in flight."""
 
     pool = None
     enforces_timeout = False
 
-    def __init__(self, host: AdapterHost, mailbox: Mailbox) -> None:
+    def __init__(
+        self, work: AdapterWork, mailbox: Mailbox, is_ready: Callable[[], bool], on_due: Callable[[Lane], None]
+    ) -> None:
         self.mailbox = mailbox
-        self._host = host
+        self._work = work
+        self._is_ready = is_ready
+        """Returns True if the adapter can accept a message."""
+        self._on_due = on_due
+        """Called when a wait is over."""
         self._me: tuple[Consumer, ...] = (self,)
         self._not_before = 0.0
         self._timer: Timer | None = None
         self._idle = asyncio.Event()
         self._idle.set()
         self._limit: asyncio.Timeout | None = None
-        """Ends the delivery under way when it is rescheduled."""
+        """Ends the delivery in flight when it is rescheduled."""
 
     @property
     def name(self) -> str:
-        """Return what an outcome is listed under."""
-        return self._host.name
+        """Return the adapter's id, under which outcomes are listed."""
+        return self._work.shape.id
 
     @property
     def id(self) -> str:
-        """Return what tells the lane from others of the adapter."""
+        """Return the mailbox's hash, which is unique among the adapter's lanes."""
         return self.mailbox.hash
 
     @property
     def slots(self) -> asyncio.Semaphore | None:
-        """Return what bounds the adapter's messages in hand over all lanes."""
-        return self._host.slots
+        """Return the limit of the adapter's messages in flight over all lanes."""
+        return self._work.slots
 
     @property
     def is_told_to_wait(self) -> bool:
-        """Tell whether the platform has yet to be asked again, so that nobody need wait for its answer."""
-        return self._not_before > self._host.clock.monotonic()
+        """Return True if the platform has asked for a later retry, so that a publish need not wait for its answer."""
+        return self._not_before > self._work.clock.monotonic()
 
     def consumers(self) -> tuple[Sequence[Consumer], float]:
-        """Return who handles the next message: this lane, if the adapter can take one now."""
-        host = self._host
-        if not host.look():
+        """Return the consumers of the next message: this lane, if the adapter can accept one now."""
+        work = self._work
+        if not self._is_ready():
             return (), 0.0
         self.mailbox.is_handled = True
-        wait = max(self._not_before, host.next_at) - host.clock.monotonic()
+        wait = max(self._not_before, work.next_at) - work.clock.monotonic()
         if wait > 0:
             if self._timer is None:
-                self._timer = call_later(host.clock, wait, self._due)
+                self._timer = call_later(work.clock, wait, self._due)
             return (), 0.0
-        return self._me, host.shape.timeout
+        return self._me, work.shape.timeout
 
     async def deliver(self, envelope: Envelope, ack: Ack) -> None:
-        """Have the adapter take one message; whatever is raised is a failure, but for a `Requeue`."""
-        host = self._host
-        host.begin()
+        """Deliver a message through the adapter; any exception but `Requeue` is a failure."""
+        work = self._work
+        if work.shape.rate is not None:
+            work.next_at = work.clock.monotonic() + 1 / work.shape.rate
         delivery = self.mailbox.claimed[envelope.id].delivery
         self._idle.clear()
         try:
-            context = DeliveryContext(host.context, envelope, delivery)
+            context = DeliveryContext(work.context, envelope, delivery)
             result = await self._ask(envelope, context)
-            self._judge(result, context.remaining)
+            self._check(result, context.remaining)
             if result.detail is not None:
-                delivery.outcomes = [{"handler": self.name, "ok": True, "detail": host.redact(result.detail)}]
+                delivery.outcomes = [{"handler": self.name, "ok": True, "detail": work.redact(result.detail)}]
         except Requeue as error:
-            host.tally.last_error = str(error)
-            host.log.warning("put back", "adapter %s did not take %s: %s", self.name, envelope.id, error)
+            work.tally.last_error = str(error)
+            work.log.warning("requeued", "adapter %s did not take %s: %s", self.name, envelope.id, error)
             raise
         except BaseException as error:
-            host.tally.failed += 1
+            work.tally.failed += 1
             timed_out = isinstance(error, asyncio.CancelledError)
-            host.tally.last_error = "no answer in time" if timed_out else str(error)
-            if timed_out and not host.is_leaving:
-                timeout = host.shape.timeout
-                host.log.warning("timeout", "adapter %s: no answer to %s within %g s", self.name, envelope.id, timeout)
+            work.tally.last_error = "no answer in time" if timed_out else str(error)
+            if timed_out and not work.is_leaving:
+                timeout = work.shape.timeout
+                work.log.warning("timeout", "adapter %s: no answer to %s within %g s", self.name, envelope.id, timeout)
             else:
-                why = "the bus is closing" if timed_out else host.tally.last_error
-                host.log.warning("failed", "adapter %s did not deliver %s: %s", self.name, envelope.id, why)
+                why = "the bus is closing" if timed_out else work.tally.last_error
+                work.log.warning("failed", "adapter %s did not deliver %s: %s", self.name, envelope.id, why)
             raise
         else:
-            host.tally.delivered += 1
+            work.tally.delivered += 1
         finally:
             self._idle.set()
 
     async def drained(self) -> None:
-        """Return when nothing is in hand."""
+        """Return when no message is in flight."""
         await self._idle.wait()
 
     def stop_offering(self) -> None:
-        """Forget when to ask again."""
+        """Cancel the timer of the next attempt."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    async def cut_off(self) -> None:
-        """End the delivery under way, if there is one."""
+    async def interrupt(self) -> None:
+        """End the delivery in flight, if any."""
         if self._idle.is_set() or self._limit is None:
             return
         self._limit.reschedule(asyncio.get_running_loop().time())
         try:
-            async with asyncio.timeout(_PATIENCE_SECS):
+            async with asyncio.timeout(_INTERRUPT_SECS):
                 await self._idle.wait()
         except TimeoutError:
-            logger.error("adapter %s goes on with its message although it was stopped and cancelled", self.name)
+            logger.error("adapter %s is still delivering a message although it was stopped and cancelled", self.name)
 
-    def _judge(self, result: DeliveryResult, remaining: float) -> None:
+    def _check(self, result: DeliveryResult, remaining: float) -> None:
         if result.ok:
             return
-        host = self._host
-        error = host.redact(result.error or result.detail or "not accepted")
+        work = self._work
+        error = work.redact(result.error or result.detail or "not accepted")
         if result.code:
-            error = f"{error} ({host.redact(result.code)})"
+            error = f"{error} ({work.redact(result.code)})"
         if result.retry_after is None:
             raise DeliveryFailed(error)
         if not isfinite(result.retry_after):
-            raise DeliveryFailed(f"{error}, and to be asked again after {result.retry_after} s")
-        # Not after its time is up: then it is found to have expired, and makes room.
+            raise DeliveryFailed(f"{error}; retry_after is not finite: {result.retry_after}")
+        # Not later than its expiry: then it is found to have expired and unblocks the lane.
         after = max(min(result.retry_after, remaining), LEAST_RETRY_SECS)
-        self._not_before = host.clock.monotonic() + after
+        self._not_before = work.clock.monotonic() + after
         raise Requeue(f"{error}: asked again in {after:.3g} s")
 
     async def _ask(self, envelope: Envelope, context: DeliveryContext) -> DeliveryResult:
-        """Let the adapter deliver until it is done or cut off; its own cancelling is just an error."""
+        """Let the adapter deliver until it is done or interrupted; if it cancels itself, that is an error."""
         limit = self._limit = asyncio.timeout(None)
         try:
             async with limit:
-                result: object = await self._host.adapter.deliver(envelope, context)
+                result: object = await self._work.adapter.deliver(envelope, context)
         except TimeoutError as error:
             if limit.expired():
-                raise CutOff("the adapter was stopped before it had answered") from None
+                raise Interrupted("the adapter was stopped before it answered") from None
             raise self._described(error) from None
         except asyncio.CancelledError:
             task = asyncio.current_task()
@@ -179,14 +215,14 @@ class Lane:
                 raise
             raise DeliveryFailed("the adapter cancelled its own delivery") from None
         except Exception as error:
-            raise self._described(error) from None  # what it quotes of its config is not to be logged either
+            raise self._described(error) from None  # no cause: its text may quote secrets
         if not isinstance(result, DeliveryResult):
             raise DeliveryFailed(f"deliver must return a DeliveryResult, not {type(result).__name__}")
         return result
 
     def _described(self, error: Exception) -> DeliveryFailed:
-        return DeliveryFailed(self._host.redact(f"{type(error).__name__}: {error}" if str(error) else repr(error)))
+        return DeliveryFailed(self._work.redact(f"{type(error).__name__}: {error}" if str(error) else repr(error)))
 
     def _due(self) -> None:
         self._timer = None
-        self._host.offer(self)
+        self._on_due(self)

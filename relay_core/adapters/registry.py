@@ -27,12 +27,12 @@ from typing import Self
 from relay_core.adapters.host import (
     STOP_TIMEOUT_SECS,
     AdapterHost,
-    Redact,
     note_adapter,
     read_status,
     stop_adapter,
 )
 from relay_core.adapters.interface import DRAIN_TIMEOUT_SECS, Adapter, AdapterContext, AdapterServices
+from relay_core.adapters.lane import Redact
 from relay_core.adapters.routes import AdapterRoutes
 from relay_core.adapters.shared_resource import Shared
 from relay_core.adapters.validation import AdapterTraits, read_shape
@@ -170,7 +170,7 @@ class Adapters:
             return host.state()
 
     async def remove(self, adapter_id: str, *, drain_timeout: float = DRAIN_TIMEOUT_SECS) -> None:
-        """Stop an adapter; its mail stays on disk.
+        """Stop an adapter; its messages stay on disk.
 
         Raises:
             NotFound: if there is none.
@@ -260,7 +260,7 @@ class Adapters:
 
 
 def private_directory(path: Path) -> Path:
-    """Return a directory that only its owner can enter, made if need be.
+    """Return a directory that only its owner can enter, created if necessary.
 
     Raises:
         StorageError: if the disk refuses, or a link or another user's directory is in its place.

@@ -1,11 +1,11 @@
-"""Secrets in configurations: written as a reference, resolved when they are read, and shown to nobody.
+"""Secrets in configurations: written as references, resolved when they are read, and never shown.
 
-1. ``env:NAME`` is a variable of our environment, ``file:PATH`` the text of a file (without its last line end) that
-   only its owner can read. Anything else is the secret itself: it works, and is warned about.
-2. A reference is resolved as its model is validated, so one that cannot be is a problem of the config, found before
-   a running adapter is touched. A relative path is seen from ``directory`` in the validation's context, and each
-   secret is added to its list ``secrets``, so that whoever validates knows them even if the model is refused.
-3. Neither `str`, `repr`, a dump of the model nor a problem's text has the value: only `reveal` gives it.
+1. ``env:NAME`` is an environment variable, ``file:PATH`` the text of a file (without the final line break) that only
+   its owner can read. Anything else is the secret itself: it works, with a warning.
+2. References are resolved during validation, so an unresolvable one is an error in the configuration, found before a
+   running adapter is touched. Relative paths start at ``directory`` in the validation context. Each secret is added to
+   the context's list ``secrets``, so that the caller can redact them even if the model is invalid.
+3. `str`, `repr`, model dumps and error texts do not contain the value: only `reveal` returns it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LONGEST = 64 * 1024
 
 
 class Secret:
-    """A value that only `reveal` shows."""
+    """A value that only `reveal` returns."""
 
     __slots__ = ("_value", "source")
 
@@ -37,7 +37,7 @@ class Secret:
 
     @property
     def inline(self) -> bool:
-        """Tell whether the configuration itself has the value."""
+        """Return True if the configuration itself contains the value."""
         return self.source == "inline"
 
     def reveal(self) -> str:
@@ -63,10 +63,10 @@ class Secret:
 
 
 def resolve_secret(reference: str, *, directory: Path | None = None) -> Secret:
-    """Return the secret that a reference stands for; blocks on a file.
+    """Return the secret of a reference; blocks on a file.
 
     Raises:
-        ValueError: if it cannot be had; the text says what to do and does not quote an inline value.
+        ValueError: if it cannot be resolved; the text does not quote an inline value.
     """
     kind, colon, name = reference.partition(":")
     if colon and kind == "env":
@@ -82,7 +82,7 @@ def resolve_secret(reference: str, *, directory: Path | None = None) -> Secret:
 
 
 def find_secrets(value: Any) -> Iterator[tuple[str, Secret]]:
-    """Yield the secrets within a model, with where each one is, such as ``agents.backend.env.API_KEY``."""
+    """Yield the secrets within a model with their location, such as ``agents.backend.env.API_KEY``."""
     if isinstance(value, Secret):
         yield "", value
         return
@@ -102,7 +102,7 @@ def find_secrets(value: Any) -> Iterator[tuple[str, Secret]]:
 
 
 def declares_secrets(model: type[BaseModel]) -> bool:
-    """Tell whether a model says which of its values are secrets."""
+    """Return True if a model has fields of type `Secret`."""
     seen: set[Any] = set()
 
     def mentions(annotation: Any) -> bool:
@@ -141,7 +141,7 @@ def _read(path: Path) -> str:
     try:
         about = os.fstat(descriptor)
         if not stat.S_ISREG(about.st_mode):
-            raise ValueError(f"{path} is no file")
+            raise ValueError(f"{path} is not a file")
         if about.st_uid not in (0, os.geteuid()):
             raise ValueError(f"{path} belongs to uid {about.st_uid}, not to you")
         if about.st_mode & _OTHERS:

@@ -1,7 +1,7 @@
-"""What several users have in common for as long as one of them needs it.
+"""Resources that several users share.
 
-1. It is made for the first user and closed after the last. Whoever comes while it is made or closed waits.
-2. A making that fails is the failure of that user alone: the next one tries again.
+1. A resource is created for its first user and closed after its last. A user that arrives during either waits.
+2. If creating it fails, only that user fails: the next one tries again.
 """
 
 from __future__ import annotations
@@ -16,40 +16,40 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class _Common:
+class _Resource:
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
     value: Any = None
     users: int = 0
-    """Those who have it or wait for it."""
-    made: bool = False
+    """Users that have it or wait for it."""
+    is_open: bool = False
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class Shared:
-    """Things in common, by key."""
+    """Shared resources, by key."""
 
     def __init__(self) -> None:
-        self._known: dict[Hashable, _Common] = {}
+        self._resources: dict[Hashable, _Resource] = {}
 
     @asynccontextmanager
     async def use(self, key: Hashable, make: Callable[[], AbstractAsyncContextManager[T]]) -> AsyncIterator[T]:
-        """Use what lies under a key; `make` makes it if nobody has it yet."""
-        common = self._known.setdefault(key, _Common())
-        common.users += 1
+        """Use the resource of a key; `make` creates it for the first user."""
+        resource = self._resources.setdefault(key, _Resource())
+        resource.users += 1
         try:
-            async with common.lock:
-                if not common.made:
-                    common.value = await common.stack.enter_async_context(make())
-                    common.made = True
-            yield common.value
+            async with resource.lock:
+                if not resource.is_open:
+                    resource.value = await resource.stack.enter_async_context(make())
+                    resource.is_open = True
+            yield resource.value
         finally:
-            common.users -= 1
+            resource.users -= 1
             try:
-                if common.users == 0:
-                    async with common.lock:
-                        if common.users == 0 and common.made:  # nobody came while it waited
-                            common.made = False
-                            await common.stack.aclose()
+                if resource.users == 0:
+                    async with resource.lock:
+                        if resource.users == 0 and resource.is_open:  # no user came while it waited
+                            resource.is_open = False
+                            await resource.stack.aclose()
             finally:
-                if common.users == 0 and not common.made and self._known.get(key) is common:
-                    del self._known[key]
+                if resource.users == 0 and not resource.is_open and self._resources.get(key) is resource:
+                    del self._resources[key]

@@ -21,9 +21,9 @@ import orjson
 from relay_core.client.connection import Connection
 from relay_core.client.dead_letters import DeadLetterVerbs
 from relay_core.client.operating import OperatorVerbs
-from relay_core.client.reconnect import TIMEOUT_SECS
+from relay_core.client.reconnect import TIMEOUT_SECS, given
 from relay_core.client.streams import MessageStream, ReplyStream, SignalStream, StateWatch, subscribe_params
-from relay_core.client.typed_calls import encode_json, given
+from relay_core.client.typed_calls import encode_json
 from relay_core.clock import SystemClock
 from relay_core.errors import AccessDenied, Closed, InvalidPayload, RelayError
 from relay_core.messages.envelope import BudgetOverrides, Envelope
@@ -113,9 +113,7 @@ class RelayClient(DeadLetterVerbs, OperatorVerbs):
             RelayError: with code `not_delivered`, if no target accepted the message.
         """
         answers = ReplyStream(self)
-        options.setdefault("dedupe_id", token_hex(16))
-        if options["dedupe_id"] is None:
-            options["dedupe_id"] = token_hex(16)
+        options["dedupe_id"] = options.get("dedupe_id") or token_hex(16)  # the same for every attempt
         try:
             async with asyncio.timeout(timeout), answers:
                 result = await self._publish_question(answers, subject, payload, sender, options)

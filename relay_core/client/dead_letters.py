@@ -8,7 +8,8 @@ from typing import Any
 
 import orjson
 
-from relay_core.client.typed_calls import TypedCalls, encode_json, given, wire_or_none
+from relay_core.client.reconnect import given
+from relay_core.client.typed_calls import TypedCalls, encode_json, wire_or_none
 from relay_core.clock import SystemClock
 from relay_core.messages.dead_letter import DeadLetter, DeadLetterFilter, DeadLetterGroup
 from relay_core.messages.replay_plan import PlanHead, PlanItem, ReplayOutcome, ReplayPlan
@@ -29,14 +30,8 @@ class DeadLetterVerbs(TypedCalls):
         """Return dead letters, oldest first; of one endpoint (subject or hash) if given."""
         if endpoint is not None:
             filter = (filter or DeadLetterFilter()).model_copy(update={"endpoint": endpoint})
-        letters: list[DeadLetter] = []
-        cursor = None
-        while True:
-            page = await self.dead_letter_page(filter=filter, cursor=cursor, limit=1000)
-            letters += page.dead_letters
-            cursor = page.cursor
-            if cursor is None:
-                return letters[::-1]
+        newest_first = await self._pages(DeadLetter, "deadletters.list", "deadLetters", filter=wire_or_none(filter))
+        return newest_first[::-1]
 
     async def dead_letter_page(
         self, *, filter: DeadLetterFilter | None = None, cursor: str | None = None, limit: int = 100
@@ -67,10 +62,7 @@ class DeadLetterVerbs(TypedCalls):
     ) -> ReplayPlan:
         """Freeze a selection of dead letters and predict the outcome of replaying each."""
         head = await self.freeze_replay(ids, filter=filter, fresh_budget=fresh_budget)
-        items: list[PlanItem] = []
-        while len(items) < head.total:
-            page = await self.plan_items(head.id, cursor=str(len(items)), limit=MAX_PAGE)
-            items += page.items
+        items = await self._pages(PlanItem, "deadletters.items", "items", planId=head.id)
         return ReplayPlan(id=head.id, created_at=head.created_at, fresh_budget=head.fresh_budget, items=tuple(items))
 
     async def freeze_replay(
@@ -104,9 +96,9 @@ class DeadLetterVerbs(TypedCalls):
         """Return the newest replays, oldest first."""
         return await self._list(Replay, "deadletters.runs", "replays")
 
-    async def steer_replay(self, plan_id: str, what: str) -> Replay:
+    async def steer_replay(self, plan_id: str, action: str) -> Replay:
         """Do `pause`, `resume` or `cancel` to a replay."""
-        return await self._ask(Replay, f"deadletters.{what}", {"planId": plan_id})
+        return await self._ask(Replay, f"deadletters.{action}", {"planId": plan_id})
 
     async def edit_replay(
         self, message_id: str, payload: Any, *, endpoint: str | None = None, fresh_budget: bool = False

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from relay_core.client.typed_calls import TypedCalls, given, wire_or_none
+from relay_core.client.reconnect import given
+from relay_core.client.typed_calls import TypedCalls, wire_or_none
 from relay_core.messages.delivery import Span, TracePage, TraceSearch
 from relay_core.messages.operator_views import ConfiguredAdapter, JobArguments, JobRun, JobState, TokenInfo
 from relay_core.protocol.operating import AccessRules, AdapterList, NewToken
@@ -65,9 +66,9 @@ class OperatorVerbs(TypedCalls):
         """Return every adapter in adapters.json, and errors in the file."""
         return await self._ask(AdapterList, "adapters.list")
 
-    async def change_adapter(self, adapter_id: str, what: str) -> ConfiguredAdapter:
+    async def change_adapter(self, adapter_id: str, action: str) -> ConfiguredAdapter:
         """Do `enable`, `disable` or `test` to an adapter."""
-        return await self._ask(ConfiguredAdapter, f"adapters.{what}", {"id": adapter_id}, timeout=60.0)
+        return await self._ask(ConfiguredAdapter, f"adapters.{action}", {"id": adapter_id}, timeout=60.0)
 
     async def reload_adapters(self, adapter_id: str | None = None) -> AdapterList:
         """Reload adapters.json, or recreate one adapter."""

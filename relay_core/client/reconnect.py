@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from relay_core.client.connection import Connection, ConnectionLost
-from relay_core.client.streams import MessageStream, Stream
+from relay_core.client.streams import Stream
 from relay_core.errors import Closed, SupervisorUnavailable
 from relay_core.paths import data_path, operator_token_path, socket_path
 from relay_core.protocol.base import PROTOCOL_VERSION
@@ -93,10 +93,7 @@ class ReconnectingClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for stream in list(self._streams.values()):
-            if isinstance(stream, MessageStream):
-                await stream.close(error)
-            else:
-                await stream.close()
+            await stream.close(error)
         await self.close()
 
     async def close(self) -> None:
@@ -235,8 +232,7 @@ class ReconnectingClient:
             )
 
     async def _say_hello(self, connection: Connection, token: str | None) -> Hello:
-        params = {"protocol": PROTOCOL_VERSION, "client": self._name, "token": token}
-        params = {name: value for name, value in params.items() if value is not None}
+        params = given(protocol=PROTOCOL_VERSION, client=self._name, token=token)
         return parse_answer(Hello, "server.hello", await connection.request("server.hello", params))
 
     def _operator_token(self) -> str | None:
@@ -259,7 +255,7 @@ class ReconnectingClient:
 
     def _unanswered(self, method: str, limit: float | None) -> SupervisorUnavailable:
         why = f": {self.trouble}" if self.trouble else ""
-        code = "outcome_unknown" if has_trait(method, ONCE) and not self.trouble else None
+        code = "outcome_unknown" if has_trait(method, ONCE) and not self.trouble else ""
         return SupervisorUnavailable(f"no answer to {method} within {limit:g} s{why}", socket=str(self.path), code=code)
 
     def _lost(self, connection: Connection) -> None:
@@ -269,3 +265,8 @@ class ReconnectingClient:
             del self._early[key]
         if connection is self._connection:
             self.on_connection(False)
+
+
+def given(**params: Any) -> dict[str, Any]:
+    """Return the parameters that are not None."""
+    return {name: value for name, value in params.items() if value is not None}

@@ -20,7 +20,7 @@ import asyncio
 from collections import deque
 from collections.abc import Generator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 from relay_core.client.connection import Connection, ConnectionLost
 from relay_core.errors import Closed, NotFound, RelayError
@@ -29,12 +29,26 @@ from relay_core.messages.signals import Signal
 from relay_core.protocol.live_state import LiveState, StateUpdate
 from relay_core.protocol.methods import parse_answer
 
-if TYPE_CHECKING:
-    from relay_core.client.reconnect import ReconnectingClient
-
-
 _CLOSE_SECS = 2.0
 _CLOSED = "the subscription was closed"
+
+
+class StreamOwner(Protocol):
+    """The client of a stream (reconnect.py)."""
+
+    async def open_stream(
+        self, stream: Stream, method: str, key: str, params: dict[str, Any]
+    ) -> tuple[Connection, str]:
+        """Start a stream on the current connection, waiting for one as long as it takes."""
+        ...
+
+    def adopt(self, stream: Stream, connection: Connection, stream_id: str) -> None:
+        """Pass a stream its notifications."""
+        ...
+
+    def forget(self, stream: Stream) -> None:
+        """Pass a stream no more notifications."""
+        ...
 
 
 class Stream:
@@ -47,7 +61,7 @@ class Stream:
     key = ""
     """The field that holds the stream's id."""
 
-    def __init__(self, client: ReconnectingClient, params: dict[str, Any]) -> None:
+    def __init__(self, client: StreamOwner, params: dict[str, Any]) -> None:
         self._client = client
         self._params = params
         self._notes: deque[dict[str, Any]] = deque()
@@ -55,11 +69,16 @@ class Stream:
         self._connection: Connection | None = None
         self._id: str | None = None
         self._closed = False
+        self._error: BaseException | None = None
+        """The exception that ended the caller's loop."""
         self._opening = asyncio.Lock()
 
     def __await__(self) -> Generator[Any, None, Self]:
         """Start the stream now, instead of at the first step."""
         return self._begin().__await__()
+
+    def __aiter__(self) -> Self:
+        return self
 
     async def __aenter__(self) -> Self:
         return await self._begin()
@@ -67,18 +86,19 @@ class Stream:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
+        await self.close(error)
 
     @property
     def closed(self) -> bool:
         """Return True if the stream is closed."""
         return self._closed
 
-    async def close(self) -> None:
-        """End the stream; closing again does nothing."""
+    async def close(self, error: BaseException | None = None) -> None:
+        """End the stream; closing again does nothing. A current message is acknowledged, or failed with the error."""
         if self._closed:
             return
         self._closed = True
+        self._error = error
         self._arrived.set()
         try:
             if self._connection is not None and self._id is not None:
@@ -166,11 +186,6 @@ class MessageStream(Stream):
     _current: _Delivery | None = None
     _pending_start: _PendingStart | None = None
     """The message whose `start` has not been answered."""
-    _error: BaseException | None = None
-    """The exception that ended the loop."""
-
-    def __aiter__(self) -> Self:
-        return self
 
     async def __anext__(self) -> Envelope:
         """Acknowledge the previous message and return the next."""
@@ -223,16 +238,6 @@ class MessageStream(Stream):
         if current is not None:
             current.connection.notify("fail", {"deliveryId": current.delivery_id, "reason": reason})
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close(error)
-
-    async def close(self, error: BaseException | None = None) -> None:
-        """End the stream; the current message is acknowledged, unless an error ended the loop."""
-        self._error = error
-        await super().close()
-
     def take(self, connection: Connection, note: dict[str, Any]) -> None:
         """Accept a message, or refuse it if the stream is closed."""
         if self._closed:
@@ -261,7 +266,7 @@ class MessageStream(Stream):
 class ReplyStream(MessageStream):
     """The messages of a reply mailbox, which is opened again on each new connection."""
 
-    def __init__(self, client: ReconnectingClient, params: dict[str, Any] | None = None) -> None:
+    def __init__(self, client: StreamOwner, params: dict[str, Any] | None = None) -> None:
         super().__init__(client, params or {"maxInFlight": 1})
         self._key: str | None = None
 
@@ -299,9 +304,6 @@ class SignalStream(Stream):
     closing = "signal.unsubscribe"
     key = "subscriptionId"
 
-    def __aiter__(self) -> Self:
-        return self
-
     async def __anext__(self) -> tuple[str, Signal]:
         """Return the next signal and its subject."""
         note = await self._next()
@@ -315,14 +317,11 @@ class StateWatch(Stream):
     closing = "state.unwatch"
     key = "watchId"
 
-    def __init__(self, client: ReconnectingClient, params: dict[str, Any]) -> None:
+    def __init__(self, client: StreamOwner, params: dict[str, Any]) -> None:
         super().__init__(client, params)
         self.state = LiveState()
         self.update: StateUpdate | None = None
         """The changes of the last step."""
-
-    def __aiter__(self) -> Self:
-        return self
 
     async def __anext__(self) -> LiveState:
         """Return the state after the next update."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from relay_core.client.reconnect import OWN_TIMEOUT, ReconnectingClient
+from relay_core.client.reconnect import OWN_TIMEOUT, ReconnectingClient, given
 from relay_core.errors import ProtocolError
 from relay_core.messages.base import WireModel
 from relay_core.messages.payload import encode_payload
@@ -26,12 +26,12 @@ class TypedCalls(ReconnectingClient):
     async def _list(self, model: type[M], method: str, key: str, params: dict[str, Any] | None = None) -> list[M]:
         return _rows(model, method, key, await self.call(method, params))
 
-    async def _pages(self, model: type[M], method: str, key: str) -> list[M]:
+    async def _pages(self, model: type[M], method: str, key: str, **params: Any) -> list[M]:
         """Return all pages of a list."""
         rows: list[M] = []
         cursor = None
         while True:
-            answer = await self.call(method, given(cursor=cursor, limit=MAX_PAGE))
+            answer = await self.call(method, given(cursor=cursor, limit=MAX_PAGE, **params))
             rows += _rows(model, method, key, answer)
             cursor = answer.get("cursor")
             if cursor is None:
@@ -48,11 +48,6 @@ def _rows(model: type[M], method: str, key: str, answer: Any) -> list[M]:
 def encode_json(payload: Any) -> bytes:
     """Return a payload as JSON by the bus's rules: NaN is an error, not null."""
     return encode_payload(payload, limit=MAX_FRAME)
-
-
-def given(**params: Any) -> dict[str, Any]:
-    """Return the parameters that are not None."""
-    return {name: value for name, value in params.items() if value is not None}
 
 
 def wire_or_none(model: WireModel | None) -> dict[str, Any] | None:

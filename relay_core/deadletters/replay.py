@@ -57,7 +57,7 @@ from relay_core.tasks import Tasks
 _MAKE_PLAN = "make one with plan_replay or 'relay dlq plan'"
 _KEPT = 100
 _KEPT_ITEMS = 300_000
-"""Of all plans together, but for the newest."""
+"""Of all plans together, except the newest."""
 
 
 class Replays:
@@ -91,15 +91,15 @@ class Replays:
         self._background = background
         self._plans: dict[str, ReplayPlan] = {}
         self._runs: dict[str, ReplayRun] = {}
-        self._in_hand = dead_letters.in_hand
-        """Dead letters that are being taken out of ``failed/`` right now."""
+        self._in_replay = dead_letters.in_replay
+        """Dead letters that are being moved out of ``failed/``."""
         self._answers: dict[tuple[str, str], Answer] = {}
         handling.on_settled = self._settled
 
     async def plan(
         self, *, ids: Iterable[str] | None = None, filter: DeadLetterFilter | None = None, fresh_budget: bool = False
     ) -> ReplayPlan:
-        """Freeze a selection and say what a replay would do with each.
+        """Freeze a selection and predict the outcome of replaying each.
 
         Raises:
             NotFound: if an id was never a dead letter.
@@ -112,7 +112,7 @@ class Replays:
         return plan
 
     def frozen(self, plan_id: str) -> ReplayPlan:
-        """Return a plan, whether it was run or not.
+        """Return a plan, run or not.
 
         Raises:
             NotFound: if there is none.
@@ -124,7 +124,7 @@ class Replays:
         return plan
 
     def start(self, plan_id: str, *, rate: float | None = None, canary: bool = False) -> ReplayRun:
-        """Begin to carry out a plan, at most `rate` messages a second; each plan runs once.
+        """Start a plan, at most `rate` messages a second; each plan runs once.
 
         Raises:
             NotFound: if there is no such plan, or it has been run.
@@ -165,8 +165,8 @@ class Replays:
 
         Raises:
             NotFound: if there is no such dead letter.
-            InvalidPayload: if the new payload breaks a rule; nothing has changed then.
-            AccessDenied: if its sender may not publish there any more; nothing has changed then.
+            InvalidPayload: if the new payload is invalid; nothing is changed.
+            AccessDenied: if its sender may no longer publish there; nothing is changed.
         """
         data = encode_payload(payload, limit=self._settings.config.limits.max_payload_bytes)
         mailbox, letter = await asyncio.to_thread(self._dead_letters.find, message_id, endpoint)
@@ -175,8 +175,8 @@ class Replays:
         traced = [
             span for span in await self._index.run(lambda db: spans(db, message_id)) if span.target == mailbox.hash
         ]
-        with self._alone(mailbox, message_id) as is_mine:
-            if not is_mine:
+        with self._reserve(mailbox, message_id) as is_reserved:
+            if not is_reserved:
                 raise NotFound(f"no dead letter {message_id}: it was replayed or purged meanwhile", what=message_id)
             now = self._clock.now_ms()
             envelope = letter.envelope
@@ -198,30 +198,29 @@ class Replays:
     async def resend(self, item: PlanItem, *, fresh_budget: bool, acknowledged: bool) -> Answer | str | PlanItem:
         """Resend one dead letter.
 
-        Returns the answer to come, or what must be waited for first, or the item with the verdict for which it is left
-        alone.
+        Returns the pending answer, or the reason to wait first, or the item with the verdict for which it is skipped.
 
         Raises:
-            StorageError: if the disk refuses; the dead letter stays.
+            StorageError: if it cannot be stored; the dead letter stays.
         """
         try:
             mailbox, letter = await asyncio.to_thread(self._dead_letters.find, item.message_id, item.endpoint_hash)
         except NotFound:
             return _now(item, Verdict.ALREADY_REPLAYED)
-        with self._alone(mailbox, letter.message_id) as is_mine:
+        with self._reserve(mailbox, letter.message_id) as is_reserved:
             envelope = letter.envelope
-            if not is_mine:
+            if not is_reserved:
                 return _now(item, Verdict.ALREADY_REPLAYED)
-            judged = self._planner.plan_item(letter, fresh_budget=fresh_budget)
-            if envelope is None or judged.verdict not in REPLAYABLE:
-                return judged
+            planned = self._planner.plan_item(letter, fresh_budget=fresh_budget)
+            if envelope is None or planned.verdict not in REPLAYABLE:
+                return planned
             blocked = self._planner.blocked(self._planner.targets(letter))
             if blocked is not None:
                 return blocked
             if letter.stage == "gate":
                 try:
                     answer = await self._publish_again(mailbox, letter, envelope, fresh_budget)
-                except AccessDenied:  # since it was judged, a rule or a binding has changed
+                except AccessDenied:  # a rule or a binding has changed since it was planned
                     return _now(item, Verdict.DENIED)
             else:
                 answer = await self._store_again(mailbox, letter, envelope, fresh_budget)
@@ -230,13 +229,13 @@ class Replays:
         return answer
 
     def look(self, answer: Answer, *, acknowledged: bool = False) -> None:
-        """Answer for targets that will not: without a handler, or whose message another process took.
+        """Answer for targets that will not: without a handler, or whose message another process has removed.
 
-        With `acknowledged`, a message that waits without a handler is not answered for: a consumer may yet take it.
+        With `acknowledged`, a message waiting without a handler stays pending: a consumer may still claim it.
         """
         for mailbox in answer.awaited():
             if answer.message_id in mailbox.claimed:
-                continue  # also while it is on its way to failed/, and on disk there already
+                continue  # even if its file is already in failed/
             where = mailbox.maildir.whereabouts(answer.message_id)
             if CUR not in where and not (NEW in where and (mailbox.is_handled or acknowledged)):
                 self._answer(answer.message_id, mailbox.hash, FAILED not in where)
@@ -247,17 +246,17 @@ class Replays:
             self._answers.pop((answer.message_id, mailbox.hash), None)
 
     @contextmanager
-    def _alone(self, mailbox: Mailbox, message_id: str) -> Iterator[bool]:
-        """Reserve a dead letter; yield False if it is gone or being taken already."""
+    def _reserve(self, mailbox: Mailbox, message_id: str) -> Iterator[bool]:
+        """Reserve a dead letter; yield False if it is gone or reserved."""
         key = (message_id, mailbox.hash)
-        if key in self._in_hand or FAILED not in mailbox.maildir.whereabouts(message_id):
+        if key in self._in_replay or FAILED not in mailbox.maildir.whereabouts(message_id):
             yield False
             return
-        self._in_hand.add(key)
+        self._in_replay.add(key)
         try:
             yield True
         finally:
-            self._in_hand.discard(key)
+            self._in_replay.discard(key)
 
     async def _store_again(
         self, mailbox: Mailbox, letter: DeadLetter, envelope: Envelope, fresh_budget: bool
@@ -325,11 +324,11 @@ class Replays:
         publication.stamp(
             envelope.id,
             created_ms,
-            # It is stored now, however old it is: times are counted from when it was stamped.
+            # Times are measured from the stamp: this makes the store happen now, however old the message is.
             self._clock.monotonic() - (now - created_ms) / 1000,
             trace_id=envelope.id,
             budget=self._budget(mailbox, letter, envelope, now, fresh_budget),
-            data=orjson.dumps(envelope.payload),  # it was accepted once, whatever the limit is by now
+            data=orjson.dumps(envelope.payload),  # it was accepted before, whatever the limit is now
         )
         return publication
 
@@ -354,14 +353,14 @@ class Replays:
         return before_delivery(budget, mailbox.subject) if letter.stage == "target" else budget
 
     def _keep(self, mailbox: Mailbox, letter: DeadLetter, publication: Publication) -> str:
-        """Undo in the index what a refusal noted there, and say what must be waited for."""
+        """Undo in the index what a refusal noted there; return the reason to wait."""
         status = Status.NO_SUBSCRIBER if letter.code == Code.NO_MATCH else Status.FAILED
         self._index.note(self._dead_letters.delivery(mailbox, letter, status))
         reasons = {rejection.reason for rejection in publication.rejected or ()}
         return f"{publication.subject} refuses it: {', '.join(sorted(reasons)) or Reason.CIRCUIT_OPEN}"
 
     def _note_published(self, mailbox: Mailbox, letter: DeadLetter, publication: Publication) -> None:
-        """Note a replay to the subject; where that has the mailbox it lay in, its row is a new delivery's already."""
+        """Record a replay to the subject; if its mailbox is a target, its row is already that of the new delivery."""
         if all(target.mailbox is not mailbox for target in publication.targets):
             self._index.note(self._dead_letters.delivery(mailbox, letter, Status.REPLACED))
         self._recorder.event(
@@ -393,7 +392,7 @@ class Replays:
 
 
 def _now(item: PlanItem, verdict: str) -> PlanItem:
-    """Return an item with the verdict that a run found."""
+    """Return an item with its present verdict."""
     return item.model_copy(update={"verdict": verdict, "detail": None})
 
 
@@ -403,6 +402,6 @@ def _was_stored(publication: Publication) -> bool:
 
 
 def _trim(kept: dict[str, Any], spare: list[str]) -> None:
-    """Forget the oldest of those to spare, as far as there are too many."""
+    """Drop the oldest spare entries if there are too many."""
     for name in spare[: max(len(kept) - _KEPT, 0)]:
         del kept[name]

@@ -1,6 +1,6 @@
-"""Predict what a replay would do with each dead letter.
+"""Predict the outcome of replaying each dead letter.
 
-Planning changes nothing. A run checks again just before it acts, because a plan may be old by then.
+Planning changes nothing. A run checks again just before it acts, because a plan may be outdated by then.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from relay_core.storage.mailbox import Mailbox
 from relay_core.storage.mailboxes import Mailboxes
 
 _AT_A_TIME = 1000
-"""Ids that are planned before the event loop gets a turn."""
+"""Ids planned before yielding to the event loop."""
 
 
 class ReplayPlanner:
@@ -78,8 +78,8 @@ class ReplayPlanner:
         there: dict[Key, tuple[str, int]] = {}
         items = PackedPlanItems()
         if ids is None:
-            meant = self._dead_letters.select(filter)
-            async for batch in self._dead_letters.read(await self._dead_letters.keys(meant), meant):
+            selection = self._dead_letters.select(filter)
+            async for batch in self._dead_letters.read(await self._dead_letters.keys(selection), selection):
                 for letter in batch:
                     items.add(self.plan_item(letter, fresh_budget=fresh_budget))
                     there[letter.message_id, letter.endpoint_hash] = (letter.failed_at, letter.replays)
@@ -117,13 +117,13 @@ class ReplayPlanner:
         found: list[Mailbox] = []
         for subject in self._addressed(envelope):
             for host in self._adapters.matching(subject, envelope.origin):
-                found.append(host.find_mailbox(subject) or host.mailbox)  # where it has yet to be made, one as empty
+                found.append(host.find_mailbox(subject) or host.mailbox)  # a new mailbox is as empty
             if self._mailboxes.endpoint(subject) is not None or self._subscriptions.match(subject):
                 found.append(self._mailboxes.get(subject_hash(subject)) or mailbox)
         return list(dict.fromkeys(found))
 
     async def make_targets(self, letter: DeadLetter) -> None:
-        """Make the mailboxes that a replay to its subject would make, so that `targets` has those very ones."""
+        """Create the mailboxes that a replay to its subject would create, so that `targets` returns them."""
         envelope = letter.envelope
         if envelope is None or is_pattern(envelope.subject):
             return
@@ -136,13 +136,13 @@ class ReplayPlanner:
                 await self._lifecycle.open(subject, TargetKind.SUBSCRIPTION)
 
     def _addressed(self, envelope: Envelope) -> list[str]:
-        """Return the subjects that a message goes to: its own, or of a chat's those that may hear it."""
+        """Return the subjects that a message goes to; for a chat's message, those that may receive it."""
         subject = envelope.subject
         if not self._adapters.is_chat_inbound(envelope.sender, subject, envelope.origin):
             return [subject]
         binding = self._bindings.route(subject)
-        hearing = [subject] if binding is None else [subject, binding.agent]
-        return [address for address in hearing if self._access.check(subject, address).allowed]
+        addresses = [subject] if binding is None else [subject, binding.agent]
+        return [address for address in addresses if self._access.check(subject, address).allowed]
 
     def blocked(self, targets: list[Mailbox]) -> str | None:
         """Return what a replay to these targets should wait for, or None."""
@@ -159,18 +159,18 @@ class ReplayPlanner:
         self, ids: list[str], filter: DeadLetterFilter | None, fresh_budget: bool, there: dict[Key, tuple[str, int]]
     ) -> PackedPlanItems:
         store = self._dead_letters
-        meant = store.select(filter)
-        judged = PackedPlanItems()
+        selection = store.select(filter)
+        planned = PackedPlanItems()
         found: dict[str, tuple[int, ...]] = {}
-        """What each name stands for, as places among those judged: plain numbers, since there may be many."""
+        """Name → positions in `planned`: plain numbers, since there may be many."""
         keys = await store.keys(store.select(None, ids=ids))
         async for batch in store.read(keys):
             for letter in batch:
                 item = self.plan_item(letter, fresh_budget=fresh_budget)
-                accepted = meant.accepts(letter, item.endpoint_subject, parse_iso(letter.failed_at))
-                place = (len(judged),) if accepted else ()
+                accepted = selection.accepts(letter, item.endpoint_subject, parse_iso(letter.failed_at))
+                place = (len(planned),) if accepted else ()
                 if accepted:
-                    judged.add(item)
+                    planned.add(item)
                     there[letter.message_id, letter.endpoint_hash] = (letter.failed_at, letter.replays)
                 for name in (letter.message_id, letter.cursor):
                     found[name] = found.get(name, ()) + place
@@ -187,7 +187,7 @@ class ReplayPlanner:
             for at in found.get(name, ()):
                 if at not in taken:
                     taken.add(at)
-                    items.add(judged[at])
+                    items.add(planned[at])
         return items
 
     async def _gone(self, name: str) -> PlanItem:
@@ -200,19 +200,19 @@ class ReplayPlanner:
         return item
 
     def _missing(self, mailbox: Mailbox) -> str | None:
-        """Return why the target that a mailbox belongs to cannot take a message, if it is gone."""
+        """Return why a mailbox's target is missing, or None."""
         about = mailbox.about
         if about.kind == TargetKind.ADAPTER and not self._adapters.has(mailbox):
-            return f"the adapter {adapter_of(mailbox.subject)} is not there any more"
+            return f"the adapter {adapter_of(mailbox.subject)} is not running"
         if about.kind == TargetKind.ENDPOINT and not about.registered:
-            return "the endpoint is not registered any more"
+            return "the endpoint is no longer registered"
         return None
 
     def _denial(self, envelope: Envelope) -> str | None:
-        """Return why its sender may not send it any more, as the stages of a publish would find."""
+        """Return why its sender may no longer send it, as the stages of a publish decide."""
         sender, subject = envelope.sender, envelope.subject
         if self._adapters.is_chat_inbound(sender, subject, envelope.origin):
-            return None  # who may hear a chat is asked for each of them
+            return None  # checked for each recipient of the chat
         access = self._access.check(sender, subject)
         if not access.allowed:
             return access.reason or "denied by an access rule"
@@ -232,7 +232,7 @@ class ReplayPlanner:
         if not targets:
             mailbox = self._mailboxes.get(letter.endpoint_hash)
             missing = self._missing(mailbox) if mailbox is not None and letter.stage == "target" else None
-            return Verdict.NO_TARGET, missing or "still nobody to deliver to"
+            return Verdict.NO_TARGET, missing or "there is still no target"
         if letter.stage == "gate":
             now = self._clock.now_ms()
             budget = renewed(envelope.budget, now, self._settings.config.budget, fresh=fresh_budget)
@@ -248,7 +248,7 @@ class ReplayPlanner:
 
 
 def gone(known: list[Span]) -> PlanItem | None:
-    """Return the verdict on a dead letter that is not there any more; None if the message never was one."""
+    """Return the verdict on a former dead letter; None if the message never was one."""
     for span in known:
         if span.replays or span.status in (Status.REPLACED, Status.PURGED, Status.GONE):
             return PlanItem(
@@ -262,14 +262,14 @@ def gone(known: list[Span]) -> PlanItem | None:
 
 
 def renewed(budget: Budget, now_ms: int, ceilings: BudgetConfig, *, fresh: bool) -> Budget:
-    """Return what a replayed message may spend: its own budget with a new TTL, or all that the ceilings allow."""
+    """Return the budget of a replayed message: its own with a new TTL, or a fresh one."""
     if fresh:
         return clamp_budget(now_ms, None, ceilings)
     return budget.model_copy(update={"ttl": now_ms + ceilings.ttl_ms})
 
 
 def before_delivery(budget: Budget, target_subject: str) -> Budget:
-    """Return the budget of a target's copy as it was before it paid for that delivery."""
+    """Return the budget of a target's copy as it was before that delivery."""
     chain = budget.ancestor_chain
     if not chain or chain[-1] != target_subject:
         return budget

@@ -1,4 +1,4 @@
-"""The run of a plan: progress, outcomes, and what it waits for.
+"""The run of a plan: its pace, progress and outcome.
 
 The run decides the pace (rate, canary, pauses, waiting); a `Replayer` (replay.py) resends single messages and reports
 their answers.
@@ -16,16 +16,16 @@ from relay_core.messages.replay_plan import PlanItem, ReplayOutcome, ReplayPlan,
 from relay_core.storage.mailbox import Mailbox
 
 _OUTSTANDING = 64
-_LOOK_AGAIN_SECS = 0.25
+_POLL_SECS = 0.25
 _CANARIES = (1, 11)
-_A_MOMENT = 1e-6
+_TOLERANCE_SECS = 1e-6
 
 
 class Replayer(Protocol):
     """Resends messages for a run."""
 
     async def resend(self, item: PlanItem, *, fresh_budget: bool, acknowledged: bool) -> Answer | str | PlanItem:
-        """Resend one dead letter; return what to wait for first, or why it is skipped, if it is not resent."""
+        """Resend one dead letter; if it is not resent, return the reason to wait, or its verdict."""
         ...
 
     def look(self, answer: Answer, *, acknowledged: bool) -> None:
@@ -43,7 +43,7 @@ class Answer:
     def __init__(self, message_id: str, targets: list[Mailbox]) -> None:
         self.message_id = message_id
         self.handled: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        """Whether any of them handled it."""
+        """True if any of them handled it."""
         self._awaited = {mailbox.hash: mailbox for mailbox in targets}
         self._was_handled = False
 
@@ -52,7 +52,7 @@ class Answer:
         return list(self._awaited.values())
 
     def note(self, target: str, handled: bool) -> None:
-        """Note what one target did."""
+        """Record the answer of a target."""
         del self._awaited[target]
         self._was_handled = self._was_handled or handled
         if not self._awaited and not self.handled.done():
@@ -74,11 +74,11 @@ class ReplayRun:
         self._paused = self._cancelled = False
         self._skips: Counter[str] = Counter()
         self._unproven = False
-        """Whether the operator has told the canary to go on without an acknowledgement."""
+        """True if the operator has resumed a canary without an acknowledgement."""
         self._awaits_acknowledgement = False
         self._outstanding: list[Answer] = []
         self._next_at = clock.monotonic()
-        self._stirred = asyncio.Event()
+        self._changed = asyncio.Event()
         self._done = asyncio.Event()
 
     def progress(self) -> ReplayOutcome:
@@ -101,18 +101,18 @@ class ReplayRun:
     def pause(self) -> None:
         """Replay nothing more until `resume`."""
         self._paused = True
-        self._stirred.set()
+        self._changed.set()
 
     def resume(self) -> None:
-        """Resume the replay; a canary that waits for an acknowledgement goes on without it."""
+        """Resume the replay; a canary that waits for an acknowledgement continues without it."""
         self._unproven = self._unproven or (self._awaits_acknowledgement and not self._paused)
         self._paused = False
-        self._stirred.set()
+        self._changed.set()
 
     def cancel(self) -> None:
-        """Leave the rest as dead letters; what has been put back stays with its target and counts as delivered."""
+        """Leave the rest as dead letters; messages already resent stay with their targets and count as delivered."""
         self._cancelled = True
-        self._stirred.set()
+        self._changed.set()
 
     async def wait(self) -> ReplayOutcome:
         """Return the outcome once the run has ended."""
@@ -120,10 +120,10 @@ class ReplayRun:
         return self.progress()
 
     async def work(self) -> None:
-        """Carry out the plan."""
+        """Run the plan."""
         ending: tuple[RunState, str | None] = ("stopped", "the bus was closed")
         try:
-            why = await self._carry_out()
+            why = await self._replay_all()
             await self._take_answers(leave=0)
             if self._cancelled:
                 ending = ("cancelled", None)
@@ -142,8 +142,8 @@ class ReplayRun:
             self._state, self._detail = ending
             self._done.set()
 
-    async def _carry_out(self) -> str | None:
-        """Replay one message after the other; return why not all of them, if so."""
+    async def _replay_all(self) -> str | None:
+        """Replay the messages in order; return the reason if not all were tried."""
         todo = self.plan.replayable()
         self._skipped = len(self.plan.items) - len(todo)
         self._skips.update(self.plan.skips())
@@ -161,20 +161,20 @@ class ReplayRun:
         return None
 
     async def _replay(self, item: PlanItem) -> None:
-        """Resend one message as soon as it may be resent."""
+        """Resend a message as soon as it is allowed."""
         while not self._cancelled:
             if self._paused:
                 self._state, self._detail = "paused", "by the operator"
                 await self._wait(None)
                 continue
-            if (early := self._next_at - self._clock.monotonic()) > _A_MOMENT:
+            if (early := self._next_at - self._clock.monotonic()) > _TOLERANCE_SECS:
                 self._state, self._detail = "running", None
                 await self._wait(early)
                 continue
             answer = await self._replays.resend(item, fresh_budget=self.plan.fresh_budget, acknowledged=self._is_canary)
             if isinstance(answer, str):
                 self._state, self._detail = "waiting", answer
-                await self._wait(_LOOK_AGAIN_SECS)
+                await self._wait(_POLL_SECS)
                 continue
             self._state, self._detail = "running", None
             if isinstance(answer, PlanItem):
@@ -183,7 +183,7 @@ class ReplayRun:
             else:
                 self._tried += 1
                 self._outstanding.append(answer)
-                answer.handled.add_done_callback(lambda _: self._stirred.set())
+                answer.handled.add_done_callback(lambda _: self._changed.set())
                 if self.rate is not None:
                     self._next_at = self._clock.monotonic() + 1 / self.rate
                 await self._take_answers(leave=_OUTSTANDING - 1)
@@ -191,16 +191,16 @@ class ReplayRun:
 
     @property
     def _is_canary(self) -> bool:
-        """Whether the next message is one of those that must be handled before the rest is tried."""
+        """Return True if the next message must be handled before the rest is tried."""
         return self.canary and not self._unproven and self._tried < _CANARIES[-1]
 
     async def _take_answers(self, *, leave: int, acknowledged: bool = False) -> None:
-        """Count the answers that have come; wait until no more than `leave` are missing.
+        """Count the answers; wait until at most `leave` are missing.
 
-        With `acknowledged`, a message that is stored where no handler takes it counts once it was acknowledged.
+        With `acknowledged`, a message stored without a handler counts once it is acknowledged.
         """
         if self.canary and not acknowledged and not leave:
-            self._look(acknowledged=False)  # what the last step has stored need not be acknowledged
+            self._look(acknowledged=False)  # messages of the last step need no acknowledgement
         try:
             await self._count_answers(leave, acknowledged)
         finally:
@@ -221,7 +221,7 @@ class ReplayRun:
                 return
             if acknowledged:
                 self._show_awaited()
-            if not await self._wait(_LOOK_AGAIN_SECS):
+            if not await self._wait(_POLL_SECS):
                 self._look(acknowledged=acknowledged)
 
     def _look(self, *, acknowledged: bool) -> None:
@@ -229,14 +229,14 @@ class ReplayRun:
             self._replays.look(answer, acknowledged=acknowledged)
 
     def _show_awaited(self) -> None:
-        """Say what a canary waits for; while no consumer has taken its message, the run counts as paused."""
+        """Show what a canary waits for; while no consumer has claimed its message, the run counts as paused."""
         awaited = [(mailbox, answer.message_id) for answer in self._outstanding for mailbox in answer.awaited()]
-        untaken = [mailbox for mailbox, id in awaited if id not in mailbox.claimed and not mailbox.is_handled]
+        unclaimed = [mailbox for mailbox, id in awaited if id not in mailbox.claimed and not mailbox.is_handled]
         self._awaits_acknowledgement = bool(awaited)
         if self._paused:
             self._state, self._detail = "paused", "by the operator"
-        elif untaken:
-            where = sorted({mailbox.subject for mailbox in untaken})
+        elif unclaimed:
+            where = sorted({mailbox.subject for mailbox in unclaimed})
             self._state = "paused"
             self._detail = (
                 f"the canary waits for an acknowledgement from {where[0]}"
@@ -250,18 +250,18 @@ class ReplayRun:
             )
 
     async def _wait(self, seconds: float | None) -> bool:
-        """Wait until something happens to this run; False if nothing did for so many seconds of the bus's time."""
-        self._stirred.clear()
+        """Wait for a change of this run; return False if there was none within `seconds` of the bus's time."""
+        self._changed.clear()
         overdue = False
 
         def wake() -> None:
             nonlocal overdue
             overdue = True
-            self._stirred.set()
+            self._changed.set()
 
         timer = call_later(self._clock, seconds, wake) if seconds is not None else None
         try:
-            await self._stirred.wait()
+            await self._changed.wait()
         finally:
             if timer is not None:
                 timer.cancel()

@@ -1,9 +1,9 @@
 """Dead letters on disk: read, list, purge.
 
-1. The files in ``failed/`` are the truth. The index answers where only a summary is asked for, and says where to look
-   where that is sound (selection.py); what is then read is held against the filter again.
-2. Nothing here grows with the number of dead letters but a list of keys: files are read in batches, on a thread.
-3. A search for a body looks into files as far as one call may take, newest first, and says where to go on.
+1. The files in ``failed/`` are authoritative. The index returns summaries, and finds candidates where that is sound
+   (selection.py); files that are read are checked against the filter again.
+2. Only a list of keys grows with the number of dead letters: files are read in batches, on a thread.
+3. A search in bodies reads files for a bounded time per call, newest first, and returns a cursor to continue.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ logger = logging.getLogger(__name__)
 _RECORD_ROOM = 64 * 1024
 
 LATE_CODES = frozenset({Code.INTERRUPTED, Code.DISCONNECTED, Code.TIMEOUT})
-"""Codes of dead letters whose consumer may have finished the message all the same."""
+"""Codes of dead letters whose consumer may have finished the message anyway."""
 
 _BATCH = 200
-"""Files that are read at a time, so that neither memory nor the event loop feels how many there are."""
+"""Files read at a time, to bound memory and time on the thread."""
 _SORTED = 4000
-"""Keys that are sorted at a time, on a thread: the event loop waits for as long as that takes."""
-_LOOK_ROWS = 2000
-_LOOK_SECS = 0.05
-"""How far one call looks for a body."""
+"""Keys sorted at a time: a sort holds the GIL."""
+_SEARCH_ROWS = 2000
+_SEARCH_SECS = 0.05
+"""The limit of one search in bodies."""
 
 
 class DeadLetterStore:
@@ -69,19 +69,19 @@ class DeadLetterStore:
         self._index = index
         self._recorder = recorder
         self._clock = clock
-        self.in_hand: set[tuple[str, str]] = set()
-        """(message, mailbox) of dead letters that are being replayed right now."""
+        self.in_replay: set[tuple[str, str]] = set()
+        """(message, mailbox) of dead letters that are being replayed."""
 
     async def all(
         self, endpoint: str | None = None, *, filter: DeadLetterFilter | None = None, include_partial: bool = False
     ) -> list[DeadLetter]:
         """Return dead letters, oldest first; of one endpoint (subject or hash) if given."""
-        meant = self.select(filter)
-        keys = await self.keys(meant)
+        selection = self.select(filter)
+        keys = await self.keys(selection)
         if endpoint is not None:
             mailbox = self._mailboxes.find(endpoint)
             keys = [key for key in keys if mailbox is not None and key[1] == mailbox.hash]
-        batches = self.read(keys, meant)
+        batches = self.read(keys, selection)
         return [letter async for batch in batches for letter in batch if include_partial or not letter.partial]
 
     def select(
@@ -91,29 +91,31 @@ class DeadLetterStore:
         ids: Iterable[str] | None = None,
         older_than_ms: int | None = None,
     ) -> Selection:
-        """Return what is meant as things stand now."""
+        """Return a selection, evaluated now."""
         return Selection.of(filter, self._clock.now_ms(), only=ids, failed_before=older_than_ms)
 
-    async def keys(self, meant: Selection) -> list[Key]:
-        """Return which files may be meant, oldest first; what fails later is not among them."""
-        if not meant.can_be_damaged and not self._index.dirty:
+    async def keys(self, selection: Selection) -> list[Key]:
+        """Return the keys of possibly selected files, oldest first, as of now."""
+        if not selection.can_be_damaged and not self._index.dirty:
             with suppress(sqlite3.Error, OSError):
-                return await self._index.run(lambda db: dead_letter_keys(db, meant))
-        boxes = [box for box in self._mailboxes if box.dead and meant.accepts_mailbox(box.subject, box.hash)]
-        return await asyncio.to_thread(_list_boxes, boxes, meant)
+                return await self._index.run(lambda db: dead_letter_keys(db, selection))
+        boxes = [box for box in self._mailboxes if box.dead and selection.accepts_mailbox(box.subject, box.hash)]
+        return await asyncio.to_thread(_list_boxes, boxes, selection)
 
     async def read(
         self,
         keys: list[Key],
-        meant: Selection | None = None,
+        selection: Selection | None = None,
         *,
         plan: ReplayPlan | None = None,
     ) -> AsyncIterator[list[DeadLetter]]:
-        """Yield what lies under these keys, is meant and, with a plan, frozen in it, in their order, batch by batch."""
+        """Yield the dead letters with these keys that are selected and, with a plan, in it, in batches, in order."""
         for start in range(0, len(keys), _BATCH):
-            yield await asyncio.to_thread(self._read_batch, keys[start : start + _BATCH], meant, plan)
+            yield await asyncio.to_thread(self._read_batch, keys[start : start + _BATCH], selection, plan)
 
-    def _read_batch(self, keys: list[Key], meant: Selection | None, plan: ReplayPlan | None = None) -> list[DeadLetter]:
+    def _read_batch(
+        self, keys: list[Key], selection: Selection | None, plan: ReplayPlan | None = None
+    ) -> list[DeadLetter]:
         letters = []
         for message_id, target in keys:
             mailbox = self._mailboxes.get(target)
@@ -122,49 +124,49 @@ class DeadLetterStore:
                 continue  # replayed or purged meanwhile
             if plan is not None and not plan.froze(letter):
                 continue  # it was replayed and has failed again
-            if meant is None or meant.accepts(letter, mailbox.subject, parse_iso(letter.failed_at)):
+            if selection is None or selection.accepts(letter, mailbox.subject, parse_iso(letter.failed_at)):
                 letters.append(letter)
         return letters
 
     async def page(
         self, filter: DeadLetterFilter | None = None, *, after: str | None = None, limit: int = 100
     ) -> tuple[list[DeadLetterSummary], int | None, str | None]:
-        """Return a page of summaries, newest first, the number of all, and where to go on, if there is more.
+        """Return a page of summaries, newest first, the total, and the cursor of the next page, if any.
 
-        A body is looked for in the files, as far as one call may take: the page then has what was found, and no number.
+        Bodies are searched in the files for a bounded time: the page then has the matches so far, and no total.
         """
-        meant = self.select(filter)
-        if meant.needs_files:
-            return await self._look_for_bodies(meant, after, limit)
+        selection = self.select(filter)
+        if selection.needs_files:
+            return await self._search_bodies(selection, after, limit)
 
-        def ask(db: sqlite3.Connection) -> tuple[list[DeadLetterSummary], int]:
-            rows = dead_letter_page(db, meant, after=after, limit=limit + 1)
+        def query(db: sqlite3.Connection) -> tuple[list[DeadLetterSummary], int]:
+            rows = dead_letter_page(db, selection, after=after, limit=limit + 1)
             if after is None and len(rows) <= limit:
                 return rows, len(rows)
-            return rows, count_dead_letters(db, meant)
+            return rows, count_dead_letters(db, selection)
 
-        rows, total = await self._index.run(ask)
+        rows, total = await self._index.run(query)
         return rows[:limit], total, rows[limit - 1].cursor if len(rows) > limit else None
 
-    async def _look_for_bodies(
-        self, meant: Selection, after: str | None, limit: int
+    async def _search_bodies(
+        self, selection: Selection, after: str | None, limit: int
     ) -> tuple[list[DeadLetterSummary], None, str | None]:
-        candidates = await self._index.run(lambda db: dead_letter_page(db, meant, after=after, limit=_LOOK_ROWS))
-        rows, looked = await asyncio.to_thread(self._holding, candidates, meant, limit)
-        more = looked < len(candidates) or looked == _LOOK_ROWS
-        return rows, None, candidates[looked - 1].cursor if more else None
+        candidates = await self._index.run(lambda db: dead_letter_page(db, selection, after=after, limit=_SEARCH_ROWS))
+        rows, checked = await asyncio.to_thread(self._check_bodies, candidates, selection, limit)
+        more = checked < len(candidates) or checked == _SEARCH_ROWS
+        return rows, None, candidates[checked - 1].cursor if more else None
 
-    def _holding(
-        self, candidates: list[DeadLetterSummary], meant: Selection, limit: int
+    def _check_bodies(
+        self, candidates: list[DeadLetterSummary], selection: Selection, limit: int
     ) -> tuple[list[DeadLetterSummary], int]:
-        """Return the first candidates whose files are meant, and how many were looked at. Blocks."""
-        until = self._clock.monotonic() + _LOOK_SECS
+        """Return the first candidates whose files are selected, and how many were checked. Blocks."""
+        until = self._clock.monotonic() + _SEARCH_SECS
         found: list[DeadLetterSummary] = []
-        for looked, row in enumerate(candidates, 1):
-            if self._read_batch([(row.message_id, row.endpoint_hash)], meant):
+        for checked, row in enumerate(candidates, 1):
+            if self._read_batch([(row.message_id, row.endpoint_hash)], selection):
                 found.append(row)
             if len(found) == limit or self._clock.monotonic() > until:
-                return found, looked
+                return found, checked
         return found, len(candidates)
 
     async def browse(
@@ -175,15 +177,15 @@ class DeadLetterStore:
         limit: int = 100,
         room: int,
     ) -> tuple[list[DeadLetter], int, str | None]:
-        """Return whole dead letters after a cursor, newest first: at most `room` bytes, but at least one.
+        """Return dead letters after a cursor, newest first, the total, and the cursor of the next page, if any.
 
-        With them come the number of all, and the cursor of what follows, if anything does.
+        A page has at most `room` bytes, but at least one dead letter.
         """
-        meant = self.select(filter)
-        if meant.needs_files:
+        selection = self.select(filter)
+        if selection.needs_files:
             newest: deque[DeadLetter] = deque(maxlen=limit + 1)
             total: int | None = 0
-            async for batch in self.read(await self.keys(meant), meant):
+            async for batch in self.read(await self.keys(selection), selection):
                 total = (total or 0) + len(batch)
                 newest.extend(letter for letter in batch if after is None or letter.cursor < after)
             letters = list(newest)[::-1][:limit]
@@ -192,7 +194,7 @@ class DeadLetterStore:
             page, total, cursor = await self.page(filter, after=after, limit=limit)
             keys = [(row.message_id, row.endpoint_hash) for row in page]
             letters = await asyncio.to_thread(self._read_batch, keys, None)
-        fitting, _ = await asyncio.to_thread(_fitting, letters, room, False)
+        fitting, _ = await asyncio.to_thread(_take_fitting, letters, room, False)
         if len(fitting) < len(letters):
             cursor = fitting[-1].cursor
         return fitting, total or 0, cursor
@@ -200,23 +202,23 @@ class DeadLetterStore:
     async def export(
         self,
         keys: list[Key],
-        meant: Selection,
+        selection: Selection,
         *,
         after: str | None,
         limit: int,
         room: int,
         plan: ReplayPlan | None = None,
     ) -> tuple[list[DeadLetter], str | None]:
-        """Return whole dead letters after a cursor in the order of their keys, and the cursor of what follows.
+        """Return dead letters after a cursor, in the order of their keys, and the cursor of the next page, if any.
 
-        With a plan it is those that it froze.
+        With a plan, only those that it has frozen.
         """
         if after is not None:
             message_id, _, target = after.partition("/")
             keys = keys[bisect_right(keys, (message_id, target)) :]
         letters: list[DeadLetter] = []
-        async for batch in self.read(keys, meant, plan=plan):
-            fitting, used = await asyncio.to_thread(_fitting, batch[: limit - len(letters)], room, bool(letters))
+        async for batch in self.read(keys, selection, plan=plan):
+            fitting, used = await asyncio.to_thread(_take_fitting, batch[: limit - len(letters)], room, bool(letters))
             letters += fitting
             room -= used
             if len(fitting) < len(batch):
@@ -224,27 +226,27 @@ class DeadLetterStore:
         return letters, None
 
     async def groups(self) -> list[DeadLetterGroup]:
-        """Return the dead letters by code and target, partial ones apart, largest group first."""
+        """Return the dead letters by code and target, partial ones separately, largest group first."""
         return await self._index.run(dead_letter_groups)
 
     def find(self, message_id: str, endpoint: str | None = None) -> tuple[Mailbox, DeadLetter]:
-        """Return a dead letter and where it lies. Blocks.
+        """Return a dead letter and its mailbox. Blocks.
 
         Raises:
             NotFound: if there is none with this id.
         """
-        meant = self._mailboxes if endpoint is None else [self._mailboxes.find(endpoint)]
-        for mailbox in meant:
+        mailboxes = self._mailboxes if endpoint is None else [self._mailboxes.find(endpoint)]
+        for mailbox in mailboxes:
             if mailbox is not None and mailbox.dead:
                 letter = self._read(mailbox, message_id)
                 if letter is not None:
                     return mailbox, letter
         raise NotFound(f"no dead letter {message_id}: it was replayed or purged, or never was one", what=message_id)
 
-    async def purge(self, keys: list[Key], meant: Selection, plan: ReplayPlan | None = None) -> int:
-        """Remove what lies under these keys, is meant and, with a plan, frozen in it. Return how many."""
+    async def purge(self, keys: list[Key], selection: Selection, plan: ReplayPlan | None = None) -> int:
+        """Remove the dead letters with these keys that are selected and, with a plan, in it; return how many."""
         purged = 0
-        async for batch in self.read(keys, meant, plan=plan):
+        async for batch in self.read(keys, selection, plan=plan):
             for letter in batch:
                 mailbox = self._mailboxes.get(letter.endpoint_hash)
                 try:
@@ -257,14 +259,14 @@ class DeadLetterStore:
         return purged
 
     def remove(self, mailbox: Mailbox, letter: DeadLetter, status: str) -> bool:
-        """Remove one dead letter and write down why; False if it is gone already.
+        """Remove a dead letter and record it; return False if it is already gone.
 
         Raises:
-            OSError: if the disk refuses; it stays then.
+            OSError: if it cannot be removed; it stays then.
         """
         key = (letter.message_id, mailbox.hash)
-        if key in self.in_hand or FAILED not in mailbox.maildir.whereabouts(letter.message_id):
-            return False  # replayed meanwhile: the journal must not say that it is gone
+        if key in self.in_replay or FAILED not in mailbox.maildir.whereabouts(letter.message_id):
+            return False  # replayed meanwhile: the journal must not record that it is gone
         with self._commits.removing(mailbox.hash, letter.message_id):
             with suppress(OSError):
                 mailbox.maildir.remove_original(letter.message_id)  # first: without its record it would look orphaned
@@ -275,10 +277,10 @@ class DeadLetterStore:
         return True
 
     async def complete_late(self, mailbox: Mailbox, message_id: str) -> bool:
-        """End the dead letter of a message that its consumer had finished after all; return False if there is none.
+        """Remove the dead letter of a message that its consumer has finished after all; return False if there is none.
 
         Raises:
-            StorageError: if the disk refuses.
+            StorageError: if it cannot be removed.
         """
         try:
             _, letter = await asyncio.to_thread(self.find, message_id, mailbox.hash)
@@ -294,14 +296,14 @@ class DeadLetterStore:
 
     @staticmethod
     def delivery(mailbox: Mailbox, letter: DeadLetter, status: str) -> Delivery:
-        """Return the delivery a dead letter belongs to."""
+        """Return the delivery that a dead letter belongs to."""
         return dead_delivery(
             letter, target=mailbox.hash, kind=mailbox.about.kind, target_subject=mailbox.subject, status=status
         )
 
     def _read(self, mailbox: Mailbox, message_id: str) -> DeadLetter | None:
         if not is_ulid(message_id):
-            return None  # nothing that the bus has put there
+            return None  # not a file of the bus
         try:
             data = mailbox.maildir.read(FAILED, message_id, limit=mailbox.read_limit + _RECORD_ROOM)
             letter = decode_dead_letter(message_id, data)
@@ -310,27 +312,27 @@ class DeadLetterStore:
         except (OSError, ValueError) as error:
             return damaged_letter(message_id, mailbox.hash, error)
         if letter.endpoint_hash != mailbox.hash:
-            letter = letter.model_copy(update={"endpoint_hash": mailbox.hash})  # where it lies decides
+            letter = letter.model_copy(update={"endpoint_hash": mailbox.hash})  # the directory decides
         return letter
 
 
-def _list_boxes(boxes: list[Mailbox], meant: Selection) -> list[Key]:
-    """Return what lies in these mailboxes, but for what has another id, oldest first. Blocks."""
+def _list_boxes(boxes: list[Mailbox], selection: Selection) -> list[Key]:
+    """Return the keys in these mailboxes, limited to the selected ids, oldest first. Blocks."""
     keys = [(message_id, mailbox.hash) for mailbox in boxes for message_id in mailbox.maildir.ids(FAILED)]
-    ids = meant.only if meant.only is not None else None if meant.exclude else meant.ids
+    ids = selection.only if selection.only is not None else None if selection.exclude else selection.ids
     if ids is not None:
         keys = [key for key in keys if key[0] in ids or f"{key[0]}/{key[1]}" in ids]
     return _in_order(keys)
 
 
 def _in_order(keys: list[Key]) -> list[Key]:
-    """Sort keys, slice by slice: one sort of all of them would not let go of the interpreter."""
+    """Sort keys in slices: a single sort would hold the GIL for too long."""
     slices = [sorted(keys[start : start + _SORTED]) for start in range(0, len(keys), _SORTED)]
     return slices[0] if len(slices) == 1 else list(heapq.merge(*slices))
 
 
-def _fitting(letters: list[DeadLetter], room: int, has_some: bool) -> tuple[list[DeadLetter], int]:
-    """Return the first letters that fit into so many bytes, and their size; one always does where there is none yet."""
+def _take_fitting(letters: list[DeadLetter], room: int, has_some: bool) -> tuple[list[DeadLetter], int]:
+    """Return the first letters that fit into `room` bytes, and their size; the first of a page always fits."""
     used = 0
     for position, letter in enumerate(letters):
         size = len(orjson.dumps(letter.to_wire()))

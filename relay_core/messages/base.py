@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 
+from relay_core.clock import parse_iso
 from relay_core.errors import InvalidSubject
 from relay_core.messages.subjects import validate_subject
 
@@ -41,8 +42,17 @@ Pattern = Annotated[str, AfterValidator(partial(_subject, allow_wildcards=True))
 """A subject, or a pattern over subjects."""
 
 
+def _instant(text: str) -> str:
+    parse_iso(text)
+    return text
+
+
+Instant = Annotated[str, AfterValidator(_instant)]
+"""An ISO 8601 instant."""
+
+
 def first_problem(error: ValidationError) -> tuple[str, str]:
-    """Return where the first problem of a model lies, such as ``budget.ttl``, and what it is."""
+    """Return the location of a model's first error, such as ``budget.ttl``, and its text."""
     first = error.errors(include_url=False, include_input=False)[0]
     return ".".join(str(part) for part in first["loc"]), first["msg"].removeprefix("Value error, ")
 
@@ -51,16 +61,16 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def trusted(model: type[M], values: dict[str, Any]) -> M:
-    """Return a model over values that are valid already, every field given.
+    """Return a model of values that are already valid; every field must be given.
 
-    Filling pydantic's four slots takes 1 µs; validating again takes 3 to 6, model_construct 5.
+    Filling pydantic's four slots takes 1 µs; validation takes 3 to 6, model_construct 5.
     """
-    made = model.__new__(model)
-    _set(made, "__dict__", values)
-    _set(made, "__pydantic_fields_set__", _fields(model))
-    _set(made, "__pydantic_extra__", None)
-    _set(made, "__pydantic_private__", None)
-    return made
+    instance = model.__new__(model)
+    _set(instance, "__dict__", values)
+    _set(instance, "__pydantic_fields_set__", _fields(model))
+    _set(instance, "__pydantic_extra__", None)
+    _set(instance, "__pydantic_private__", None)
+    return instance
 
 
 _set = object.__setattr__

@@ -1,16 +1,16 @@
-"""Dead letters: what could not be delivered, with the reason, where an operator finds it.
+"""Dead letters: messages that could not be delivered, and the reason.
 
 A dead letter is one file in a mailbox's ``failed/``::
 
     {"envelope": {...}, "reason": ..., "code": ..., "failedAt": ..., "endpointHash": ..., "replays": 0,
      "stage": "target"}
 
-1. `stage` says what may be replayed: ``target`` is the target's own copy and goes back to that
-   target; ``gate`` never had one and goes to its subject again.
-2. `partial` marks the copy of a target that failed while others took the message. It is listed, planned, exported
-   and purged with dead letters, and marked, but not counted as one.
-3. A file that was no envelope has none here: its bytes stay beside the record as
-   ``{id}.original``, and it cannot be replayed.
+1. `stage` says where a replay goes: ``target`` is a target's own copy and goes back to that target; ``gate`` failed
+   before it had a target and is published to its subject again.
+2. `partial` marks the copy of a target that failed while others accepted the message. It is listed, planned, exported
+   and purged like a dead letter, but not counted as one.
+3. The record of a file that was not an envelope has none: its bytes are beside the record as ``{id}.original``, and it
+   cannot be replayed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pydantic import ConfigDict, ValidationError, field_validator
 
 from relay_core.clock import LAST_MS, iso, parse_iso
 from relay_core.errors import InvalidPayload
-from relay_core.messages.base import WireModel, first_problem
+from relay_core.messages.base import Instant, WireModel, first_problem
 from relay_core.messages.delivery import Delivery, TargetKind, stored_delivery
 from relay_core.messages.envelope import Envelope
 from relay_core.messages.filter_language import BODY, FAILED, Term, parse_filter
@@ -31,7 +31,7 @@ from relay_core.messages.ids import ulid_ms
 from relay_core.messages.payload import check_depth
 
 DAMAGED = "the record is damaged: "
-"""How the reason of a record that cannot be read begins."""
+"""The prefix of the reason of an unreadable record."""
 _LONGEST_REASON = 2000
 
 
@@ -59,49 +59,44 @@ class DeadLetter(WireModel):
 
     message_id: str
     envelope: Envelope | None = None
-    """None if the file was no message."""
+    """None if the file was not a message."""
     reason: str
-    """Why, in words; 2,000 characters at most."""
+    """At most 2,000 characters."""
     code: str
-    """Why, as a stable word: `no_match`, `max_hops`, `cycle`, `expired`, `call_budget`, `handler_failed`, `timeout`,
-    `adapter_failed`, `store_failed`, `consumer_failed`, `disconnected`, `interrupted`, `malformed` or `unread`."""
-    failed_at: str
+    """The reason as a stable word: `no_match`, `max_hops`, `cycle`, `expired`, `call_budget`, `handler_failed`,
+    `timeout`, `adapter_failed`, `store_failed`, `consumer_failed`, `disconnected`, `interrupted`, `malformed` or
+    `unread`."""
+    failed_at: Instant
     """An ISO 8601 instant."""
     endpoint_hash: str
-    """The mailbox that it lies in."""
+    """The mailbox that holds it."""
     replays: int = 0
-    """How often it has been replayed."""
+    """The number of replays so far."""
     stage: Literal["target", "gate"] = "target"
     """``target`` is the target's own copy and is replayed to it; ``gate`` had none and is replayed to its subject."""
     partial: bool = False
-    """Whether other targets took the message: then it is this target's kept copy, and not counted as a dead letter."""
+    """True if other targets accepted the message: then it is this target's copy, and not counted as a dead letter."""
 
     @property
     def cursor(self) -> str:
-        """Return where the page after this one begins; a message may be dead at several targets."""
+        """Return the start of the page after this dead letter; a message may be dead at several targets."""
         return f"{self.message_id}/{self.endpoint_hash}"
-
-    @field_validator("failed_at")
-    @classmethod
-    def _failed_at_is_instant(cls, value: str) -> str:
-        parse_iso(value)
-        return value
 
 
 class DeadLetterFilter(WireModel):
-    """Which dead letters are meant; every part given must hold."""
+    """A selection of dead letters; every given condition must hold."""
 
-    # A part that is misspelt must not mean all of them.
+    # A misspelt condition must not select all of them.
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     where: str | None = None
-    """In the language of filters: ``reason~timeout !to=relay.agent.* age>1h "not found"``."""
+    """A filter expression: ``reason~timeout !to=relay.agent.* age>1h "not found"``."""
     ids: tuple[str, ...] | None = None
-    """Messages, or one target's copy of a message as ``ID/HASH``."""
+    """Message ids, or one target's copy of a message as ``ID/HASH``."""
     code: str | None = None
     """Exactly this code."""
     reason: str | None = None
-    """Part of the code or of the reason's text, in any case."""
+    """Part of the code or of the reason, ignoring case."""
     endpoint: str | None = None
     """The mailbox's subject (or a pattern over it) or its hash."""
     sender: str | None = None
@@ -111,9 +106,9 @@ class DeadLetterFilter(WireModel):
     failed_after: int | None = None
     """Wall time in milliseconds."""
     text: str | None = None
-    """Part of the payload's JSON text, in any case."""
+    """Part of the payload's JSON text, ignoring case."""
     exclude: bool = False
-    """Turn the filter round: everything that does not match."""
+    """Negate the filter: select everything that does not match."""
 
     @field_validator("where")
     @classmethod
@@ -123,8 +118,8 @@ class DeadLetterFilter(WireModel):
 
     @property
     def terms(self) -> tuple[Term, ...]:
-        """Return every part but the ids as a term."""
-        parts = (
+        """Return every condition but the ids as a term."""
+        conditions = (
             ("code", "=", self.code),
             ("reason", "~", self.reason),
             ("to", "=", self.endpoint),
@@ -133,7 +128,9 @@ class DeadLetterFilter(WireModel):
             (FAILED, ">", self.failed_after),
             (BODY, "~", self.text),
         )
-        return parse_filter(self.where or "") + tuple(Term(*part) for part in parts if part[2] is not None)
+        return parse_filter(self.where or "") + tuple(
+            Term(field, op, value) for field, op, value in conditions if value is not None
+        )
 
 
 class DeadLetterSummary(WireModel):
@@ -141,7 +138,7 @@ class DeadLetterSummary(WireModel):
 
     message_id: str
     endpoint_hash: str
-    """The mailbox that it lies in."""
+    """The mailbox that holds it."""
     endpoint_subject: str
     """The mailbox's subject."""
     subject: str
@@ -151,24 +148,24 @@ class DeadLetterSummary(WireModel):
     failed_at: float
     """Wall time in milliseconds."""
     replays: int
-    """How often it has been replayed."""
+    """The number of replays so far."""
     size: int
     """Bytes of the payload as JSON."""
     partial: bool = False
-    """Whether other targets took the message: then it is this target's kept copy."""
+    """True if other targets accepted the message: then it is this target's copy."""
 
     @property
     def cursor(self) -> str:
-        """Return where the page after this one begins; a message may be dead at several targets."""
+        """Return the start of the page after this dead letter; a message may be dead at several targets."""
         return f"{self.message_id}/{self.endpoint_hash}"
 
 
 class DeadLetterGroup(WireModel):
-    """Dead letters, or kept copies of partial deliveries, that share a code and a target."""
+    """Dead letters, or copies from partial deliveries, that share a code and a target."""
 
     code: str
     endpoint_hash: str
-    """The mailbox that they lie in."""
+    """The mailbox that holds them."""
     endpoint_subject: str
     """The mailbox's subject."""
     count: int
@@ -177,9 +174,9 @@ class DeadLetterGroup(WireModel):
     newest_at: float
     """Wall time in milliseconds at which the last of them failed."""
     sample_reason: str
-    """The newest one's."""
+    """The reason of the newest."""
     partial: bool = False
-    """Whether other targets took these messages: then they are not counted as dead letters."""
+    """True if other targets accepted these messages: then they are not counted as dead letters."""
 
 
 def group_key(code: str, endpoint_hash: str, *, partial: bool) -> str:
@@ -188,12 +185,12 @@ def group_key(code: str, endpoint_hash: str, *, partial: bool) -> str:
 
 
 def count_dead(groups: Iterable[DeadLetterGroup]) -> int:
-    """Return how many dead letters are in some groups, without the kept copies of partial deliveries."""
+    """Return the number of dead letters in some groups, without the copies from partial deliveries."""
     return sum(group.count for group in groups if not group.partial)
 
 
 def clean_reason(reason: str) -> str:
-    """Return a reason as records and the index have it: of a bounded length, and Unicode, which errors may not be."""
+    """Return a reason as it is stored: of bounded length, and valid Unicode, which the text of an error may not be."""
     return reason[:_LONGEST_REASON].encode(errors="replace").decode().replace("\0", "\ufffd")
 
 
@@ -208,7 +205,7 @@ def encode_dead_letter(
     stage: str = "target",
     partial: bool = False,
 ) -> bytes:
-    """Return the record in ``failed/`` for a stored envelope (or for a file that was none)."""
+    """Return the record in ``failed/`` for a stored envelope, or for a file that was not one."""
     record: dict[str, Any] = {
         "envelope": orjson.Fragment(envelope) if envelope is not None else None,
         "reason": clean_reason(reason),
@@ -241,12 +238,12 @@ def decode_dead_letter(message_id: str, data: bytes) -> DeadLetter:
     except ValidationError as error:
         raise ValueError(": ".join(first_problem(error))) from error
     if letter.envelope is not None and letter.envelope.id != message_id:
-        raise ValueError(f"holds the id {letter.envelope.id}")
+        raise ValueError(f"contains the id {letter.envelope.id}")
     return letter
 
 
 def damaged_letter(message_id: str, endpoint_hash: str, problem: Exception) -> DeadLetter:
-    """Return what is left to say of a record that cannot be read; its name tells when the message was made."""
+    """Return the dead letter of an unreadable record; the time comes from its name, which is the message's id."""
     return DeadLetter(
         message_id=message_id,
         reason=clean_reason(f"{DAMAGED}{problem}"),
@@ -257,10 +254,9 @@ def damaged_letter(message_id: str, endpoint_hash: str, problem: Exception) -> D
 
 
 def dead_delivery(letter: DeadLetter, *, target: str, kind: str, target_subject: str, status: str) -> Delivery:
-    """Return what a dead letter tells of its delivery."""
+    """Return the delivery that a dead letter belongs to."""
     envelope = letter.envelope
     if envelope is None:
-        sent = parse_iso(letter.failed_at)
         delivery = Delivery(
             message_id=letter.message_id,
             target=target,
@@ -271,15 +267,7 @@ def dead_delivery(letter: DeadLetter, *, target: str, kind: str, target_subject:
             trace_id=letter.message_id,
             parent_id=None,
             status=status,
-            sent_ms=sent,
-            expires_ms=0,
-            hops_before=0,
-            calls_before=0,
-            hops_after=0,
-            calls_after=0,
-            max_hops=0,
-            ancestors=(),
-            size=0,
+            sent_ms=parse_iso(letter.failed_at),
         )
     else:
         size = len(orjson.dumps(envelope.payload))
@@ -287,8 +275,6 @@ def dead_delivery(letter: DeadLetter, *, target: str, kind: str, target_subject:
             envelope, target=target, kind=kind, target_subject=target_subject, status=status, size=size
         )
         if letter.stage == "gate":
-            # It never reached a target: nothing was stored there, and nothing spent.
-            delivery.kind, delivery.stored_ms = TargetKind.NONE, None
-            delivery.hops_before, delivery.calls_before = delivery.hops_after, delivery.calls_after
+            delivery.mark_as_refused_at_gate()
     delivery.code, delivery.reason, delivery.replays = letter.code, letter.reason, letter.replays
     return delivery

@@ -1,9 +1,8 @@
-"""One message on its way to one target: the row in the index, the span in a trace.
+"""One message and one of its targets: the row in the index, the span in a trace.
 
-A `Delivery` is mutable and lives in memory while its message is under way; each change of status
-is noted in the index, which keeps the newest state. A `Span` is the same as a reader sees it.
-Times are wall time in milliseconds; those after the first are that plus monotonic time gone by,
-so a clock that jumps does not bend a latency.
+A `Delivery` is mutable and lives in memory until the message is settled; each change of status is noted in the index,
+which keeps the newest state. A `Span` is its read-only form in a trace. Times are wall time in milliseconds. Later
+times are the first plus elapsed monotonic time, so a clock that jumps does not distort a latency.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from relay_core.messages.envelope import Envelope
 
 
 class Status:
-    """Where a delivery stands."""
+    """The status of a delivery."""
 
     NEW = "new"
     """Stored, waiting in ``new/``."""
@@ -33,21 +32,21 @@ class Status:
     FAILED = "failed"
     """A dead letter in ``failed/``."""
     PARTIAL_FAILURE = "partial_failure"
-    """In ``failed/`` too, but not counted as a dead letter: other targets took the message, which is `partial`."""
+    """In ``failed/`` too, but not counted as a dead letter: other targets accepted the message."""
     REFUSED = "refused"
-    """Turned away by a rule before anything was stored."""
+    """Refused by a rule before anything was stored."""
     NO_SUBSCRIBER = "no_subscriber"
-    """A dead letter because there was nobody to deliver to."""
+    """A dead letter because there was no target."""
     REPLACED = "replaced"
     """A dead letter that an edited copy took the place of."""
     PURGED = "purged"
     """A dead letter that was removed."""
     GONE = "gone"
-    """No longer on disk; how it ended was not written down in time."""
+    """No longer on disk; its end was not recorded."""
 
 
 class TargetKind:
-    """What takes a message."""
+    """The kind of a message's target."""
 
     ENDPOINT = "endpoint"
     ADAPTER = "adapter"
@@ -57,7 +56,7 @@ class TargetKind:
 
 @dataclass(slots=True, eq=False)
 class Delivery:
-    """One message on its way to one target."""
+    """One message and one of its targets."""
 
     message_id: str
     target: str
@@ -69,14 +68,14 @@ class Delivery:
     parent_id: str | None
     status: str
     sent_ms: float
-    expires_ms: int
-    hops_before: int
-    calls_before: int
-    hops_after: int
-    calls_after: int
-    max_hops: int
-    ancestors: tuple[str, ...]
-    size: int
+    expires_ms: int = 0
+    hops_before: int = 0
+    calls_before: int = 0
+    hops_after: int = 0
+    calls_after: int = 0
+    max_hops: int = 0
+    ancestors: tuple[str, ...] = ()
+    size: int = 0
     code: str | None = None
     reason: str | None = None
     stored_ms: float | None = None
@@ -87,6 +86,11 @@ class Delivery:
     outcomes: list[dict[str, Any]] | None = None
     """As in `Span`."""
 
+    def mark_as_refused_at_gate(self) -> None:
+        """Record that the message never reached a target: nothing was stored, and no budget spent."""
+        self.kind, self.stored_ms = TargetKind.NONE, None
+        self.hops_before, self.calls_before = self.hops_after, self.calls_after
+
 
 DELIVERY_COLUMNS = tuple(field.name for field in fields(Delivery))
 delivery_row = attrgetter(*DELIVERY_COLUMNS)
@@ -95,7 +99,7 @@ delivery_row = attrgetter(*DELIVERY_COLUMNS)
 def stored_delivery(
     envelope: Envelope, *, target: str, kind: str, target_subject: str, status: str, size: int
 ) -> Delivery:
-    """Return what a stored envelope tells of its delivery."""
+    """Return the delivery of a stored envelope."""
     budget = envelope.budget
     sent = parse_iso(envelope.created_at)
     return Delivery(
@@ -124,15 +128,15 @@ def stored_delivery(
 
 
 class Span(WireModel):
-    """What became of one message at one target."""
+    """One message at one target."""
 
     message_id: str
     target: str
     """The mailbox's hash, or ``*`` where the publish itself was refused."""
     target_kind: str
-    """``endpoint``, ``adapter``, ``subscription`` (which has no endpoint), or ``none`` if there was nobody."""
+    """``endpoint``, ``adapter``, ``subscription`` (which has no endpoint), or ``none`` if there was no target."""
     target_subject: str
-    """The mailbox's; of an adapter, ``relay.adapter.{id}`` and its lane."""
+    """The mailbox's subject; for an adapter, ``relay.adapter.{id}`` and its lane."""
     subject: str
     sender: str
     trace_id: str
@@ -140,21 +144,21 @@ class Span(WireModel):
     parent_id: str | None = None
     """The message whose handling published this one."""
     status: str
-    """``new`` (waits), ``cur`` (claimed), ``done``, ``partial`` (some handlers failed), ``failed`` (a dead letter),
-    ``partial_failure`` (kept for replay; other targets took the message), ``no_subscriber`` (a dead letter for want of
-    a target), ``refused``, ``replaced`` (by an edited copy), ``purged``, or ``gone`` (ended, and how is not known)."""
+    """``new`` (waiting), ``cur`` (claimed), ``done``, ``partial`` (some handlers failed), ``failed`` (a dead letter),
+    ``partial_failure`` (kept for replay; other targets accepted the message), ``no_subscriber`` (a dead letter without
+    a target), ``refused``, ``replaced`` (by an edited copy), ``purged``, or ``gone`` (its outcome is unknown)."""
     code: str | None = None
-    """Why it failed or was refused, as a stable word."""
+    """The reason as a stable word, if it failed or was refused."""
     reason: str | None = None
-    """The same in words."""
+    """The reason as text."""
     sent_at: float
-    """Wall time in milliseconds, as are those below."""
+    """Wall time in milliseconds, like the times below."""
     stored_at: float | None = None
     """When its file was durable."""
     claimed_at: float | None = None
-    """When a handler or a consumer took it."""
+    """When a handler or a consumer claimed it."""
     handled_at: float | None = None
-    """When it ended, well or not."""
+    """When handling ended, successfully or not."""
     hops_before: int
     """`hopCount` of the budget before this delivery; after it, below."""
     hops_after: int
@@ -172,12 +176,12 @@ class Span(WireModel):
     replay_of: str | None = None
     """The message this one is an edited copy of."""
     outcomes: tuple[dict[str, Any], ...] = ()
-    """For each handler its name (`handler`), `ok` and `error`; of a pool also `queue` and `subscription`, of an
-    adapter `detail`. Not there if a single handler did well at once."""
+    """For each handler its name (`handler`), `ok` and `error`; for a pool also `queue` and `subscription`, for an
+    adapter `detail`. Empty if a single handler succeeded immediately."""
 
 
 class TraceSummary(WireModel):
-    """A message in a list, and what became of it at all its targets."""
+    """A message in a list, with its status over all targets."""
 
     message_id: str
     subject: str
@@ -193,9 +197,9 @@ class TraceSummary(WireModel):
     code: str | None = None
     """Of the first span that has one."""
     targets: int
-    """How many spans it has."""
+    """The number of its targets."""
     total_us: int | None = None
-    """From publish, or from the replay, to the end at the last target; None while one has not ended."""
+    """From publish, or from the replay, to the end at the last target; None while a target has not ended."""
     size: int
     """Bytes of the payload as JSON."""
     replays: int = 0

@@ -1,16 +1,16 @@
-r"""The language of dead-letter filters: what an operator types, as terms that can be held against a dead letter.
+r"""The filter language for dead letters, parsed into terms.
 
-1. Terms are separated by spaces, and all of them must hold. A leading `!` turns one round.
-2. ``FIELD=TEXT`` is the whole of a field, ``FIELD~TEXT`` a part of it in any case (`FIELDS`). The subjects in `to`,
-   `from` and `subject` may be patterns after ``=``; `to` and `id` know a target by its hash as well.
-3. ``age>1h`` failed longer ago, ``age<10m`` sooner; ``replays>0`` was replayed before (``<`` and ``=`` too).
-   ``partial=yes`` is the kept copy of a target that failed while others took the message, ``partial=no`` is not.
-4. Everything else is part of the body, the payload's JSON text, in any case.
-5. There may be 200 terms, and any number of ids beside them.
-6. A text with spaces stands in double quotes; inside them ``\"`` and ``\\`` are a quote and a backslash.
+1. Terms are separated by spaces, and all of them must hold. A leading `!` negates a term.
+2. ``FIELD=TEXT`` matches a whole field, ``FIELD~TEXT`` a part of it, ignoring case (`FIELDS`). After ``=``, subjects in
+   `to`, `from` and `subject` may be patterns; `to` and `id` also accept a target's hash.
+3. ``age>1h`` failed more than an hour ago, ``age<10m`` less than ten minutes ago; ``replays>0`` was replayed before
+   (``<`` and ``=`` too). ``partial=yes`` selects copies of targets that failed while others accepted the message.
+4. Any other word matches part of the body, the payload's JSON text, ignoring case.
+5. A filter may have 200 terms, and any number of ids in addition.
+6. A text with spaces is written in double quotes; inside them ``\"`` and ``\\`` are a quote and a backslash.
 
-`parse_filter` and `render_filter` are each other's opposite. What is wrong with a text is a `FilterError`, which
-says where and what would be right. The module is pure; what the terms mean is in selection.py.
+`render_filter` is the inverse of `parse_filter`. A `FilterError` says where a text is wrong and how to correct it. The
+module is pure; records/selection.py evaluates the terms.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ FIELDS = {
     "replays": "<>=",
     "partial": "=",
 }
-"""Every field, and its operators."""
+"""Every field with its operators."""
 
 BODY = "body"
-"""The field of a term without one."""
+"""The field of a bare word."""
 FAILED = "failed"
-"""The field of an instant (in ms), which the language itself has not: ages become instants when they are asked."""
+"""The time of failure in ms. The language has no such field: an age becomes a time when it is evaluated."""
 
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _AGE = re.compile(r"(\d{1,15})(ms|s|m|h|d|w)")
@@ -46,11 +46,11 @@ _BARE = re.compile(r'[^\s"]+')
 _SPACE = re.compile(r"\s*")
 
 MAX_TERMS = 200
-"""Of one filter; ids cost next to nothing and do not count."""
+"""Without ids, which cost next to nothing."""
 
 
 class FilterError(ValueError):
-    """A text that is no filter: where it goes wrong, and what would be right."""
+    """An invalid filter: the position, and how to correct it."""
 
     def __init__(self, message: str, position: int) -> None:
         super().__init__(f"{message} (at character {position + 1})")
@@ -60,7 +60,7 @@ class FilterError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One condition: a field (or the body), an operator, and what to compare with."""
+    """One condition: a field (or the body), an operator and a value."""
 
     field: str
     op: str
@@ -83,18 +83,18 @@ def parse_filter(text: str) -> tuple[Term, ...]:
     """Return the terms of a filter, none for an empty one.
 
     Raises:
-        FilterError: if the text is no filter.
+        FilterError: if the text is not a valid filter.
     """
     terms: list[Term] = []
-    weighty = 0
+    counted = 0
     at = _skip_space(text, 0)
     while at < len(text):
-        began = at
+        start = at
         term, at = _parse_term(text, at)
         terms.append(term)
-        weighty += not (term.field == "id" and term.op == "=")
-        if weighty > MAX_TERMS:
-            raise FilterError(f"more than {MAX_TERMS} terms beside id=: leave some out", began)
+        counted += not (term.field == "id" and term.op == "=")
+        if counted > MAX_TERMS:
+            raise FilterError(f"more than {MAX_TERMS} terms besides id=: leave some out", start)
         after = _skip_space(text, at)
         if after == at < len(text):
             raise FilterError('a quoted text ends at its quote: put a space after it, or \\" inside it', at)
@@ -112,7 +112,7 @@ def _parse_term(text: str, at: int) -> tuple[Term, int]:
     if negated:
         at += 1
         if at == len(text) or text[at].isspace():
-            raise FilterError("nothing follows '!': write the term right behind it, like !code=timeout", at - 1)
+            raise FilterError("nothing follows '!': write the term directly after it, like !code=timeout", at - 1)
     head = _HEAD.match(text, at)
     if head is None:
         value, end = _parse_value(text, at, "a word")
@@ -120,19 +120,19 @@ def _parse_term(text: str, at: int) -> tuple[Term, int]:
     field, op = head[1].lower(), head[2]
     if field not in FIELDS:
         known = ", ".join(FIELDS)
-        raise FilterError(f"no field {head[1]!r}: there are {known}; put quotes around a text to look for it", at)
+        raise FilterError(f"no field {head[1]!r}: the fields are {known}; quote a text to search for it", at)
     if op not in FIELDS[field]:
-        right = " or ".join(f"{field}{one}" for one in FIELDS[field])
-        raise FilterError(f"{field!r} does not go with {op!r}: write {right}", at + len(head[1]))
+        valid = " or ".join(f"{field}{known_op}" for known_op in FIELDS[field])
+        raise FilterError(f"{field!r} does not accept {op!r}: write {valid}", at + len(head[1]))
     value, end = _parse_value(text, head.end(), f"{field}{op}")
     if field == "age":
         found = _AGE.fullmatch(value)
         if found is None:
-            raise FilterError(f"{value!r} is no age: write it like 90s, 10m, 2h or 7d", head.end())
+            raise FilterError(f"{value!r} is not an age: write it like 90s, 10m, 2h or 7d", head.end())
         return Term(field, op, int(found[1]) * _UNIT_MS[found[2]], negated), end
     if field == "replays":
         if _COUNT.fullmatch(value) is None:
-            raise FilterError(f"{value!r} is no number: write it like replays>0", head.end())
+            raise FilterError(f"{value!r} is not a number: write it like replays>0", head.end())
         return Term(field, op, int(value), negated), end
     if field == "partial":
         if value.lower() not in ("yes", "no"):
@@ -149,10 +149,10 @@ def _parse_value(text: str, at: int, before: str) -> tuple[str, int]:
         if quoted is None:
             raise FilterError('the quote is not closed: end it with " (and write \\" and \\\\ inside it)', at)
         if not quoted[1]:
-            raise FilterError("the quotes are empty: leave the term out, or write a text into them", at)
+            raise FilterError("the quotes are empty: leave the term out, or write a text inside them", at)
         return re.sub(r"\\(.)", r"\1", quoted[1], flags=re.DOTALL), quoted.end()
     bare = _BARE.match(text, at)
-    assert bare is not None  # neither space nor quote stands here
+    assert bare is not None  # the next character is neither a space nor a quote
     if bare.end() < len(text) and text[bare.end()] == '"':
         raise FilterError("a quote in the middle of a word: put the whole text into quotes", bare.end())
     return bare[0], bare.end()

@@ -1,12 +1,12 @@
-"""Message ids: ULIDs that only ever grow.
+"""Message ids: strictly increasing ULIDs.
 
-1. Ids of one factory are strictly increasing as text.
-2. The time part is never behind an id already given, also across a restart when seeded with the newest id on disk.
+1. Ids of one factory increase strictly as text.
+2. The time part is never behind an earlier id, also after a restart if it is seeded with the newest id on disk.
 
-Within a millisecond, and while the clock stands behind the newest id, the last 20 bits count upwards; a new millisecond
-(or a full count) draws fresh randomness, so that two factories do not give the same ids. python-ulid's own generator
-does none of that, follows the wall clock backwards, is not safe between threads and costs 9 µs an id: only its alphabet
-and its parser are used.
+Within a millisecond, and while the clock is behind the newest id, the last 20 bits count upwards; a new millisecond (or
+a full count) draws new randomness, so that two factories do not produce the same ids. python-ulid's generator does none
+of this, follows the wall clock backwards, is not thread-safe and costs 9 µs per id: only its alphabet and its parser
+are used.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ _FARTHEST_AHEAD_MS = 2 * 86_400_000
 
 
 def is_ulid(text: str) -> bool:
-    """Tell whether the text is a canonical ULID."""
+    """Return True if the text is a canonical ULID."""
     return ULID_PATTERN.fullmatch(text) is not None
 
 
 def ulid_ms(ulid: str) -> int:
-    """Return the millisecond a ULID was made in."""
+    """Return the millisecond in which a ULID was created."""
     return ULID.from_str(ulid).milliseconds
 
 
 def is_of_clock(text: str, clock: Clock) -> bool:
-    """Tell whether the text is a ULID that a clock may have given by now, not one from far ahead."""
+    """Return True if the text is a ULID that is not days ahead of a clock."""
     return is_ulid(text) and ulid_ms(text) < clock.now_ms() + _FARTHEST_AHEAD_MS
 
 
 def first_ulid(ms: int) -> str:
-    """Return a text that sorts before every ULID made in a millisecond or later, and behind all made before."""
+    """Return a text that sorts before every ULID of a millisecond or later, and after all earlier ones."""
     return _encode(min(max(ms, 0), _LAST_MS), 5)
 
 
@@ -60,7 +60,7 @@ class UlidFactory:
         self._count = 0
 
     def __call__(self, now: int | None = None) -> str:
-        """Return the next id, of wall time `now` in milliseconds if the caller has it at hand."""
+        """Return the next id; `now` is wall time in milliseconds, if the caller has read it already."""
         if now is None:
             now = self._clock.now_ms()
         with self._lock:
@@ -71,15 +71,15 @@ class UlidFactory:
             return self._prefix + _PAIRS[count >> 10] + _PAIRS[count & 1023]
 
     def seed(self, newest: str) -> None:
-        """Never again give an id at or below `newest`, unless that is days ahead: no clock was ever so wrong."""
+        """Return only ids above `newest` from now on, unless it is days ahead: no clock is that wrong."""
         with self._lock:
-            made = ulid_ms(newest)
-            if self._ms <= made < self._clock.now_ms() + _FARTHEST_AHEAD_MS:
-                self._start(made + 1)
+            ms = ulid_ms(newest)
+            if self._ms <= ms < self._clock.now_ms() + _FARTHEST_AHEAD_MS:
+                self._start(ms + 1)
 
     def _start(self, ms: int) -> None:
         if not self._entropy:
-            self._entropy = token_bytes(4000)  # a system call, and it gives up the GIL: once for 500 milliseconds
+            self._entropy = token_bytes(4000)  # a system call that releases the GIL: once per 500 milliseconds
         self._ms = ms
         self._prefix = _encode(ms, 5) + _encode(int.from_bytes(self._entropy[-8:], "big"), 6)
         self._entropy = self._entropy[:-8]
@@ -87,5 +87,5 @@ class UlidFactory:
 
 
 def _encode(number: int, pairs: int) -> str:
-    """Return the last `pairs` times ten bits of a number in Crockford's base 32."""
+    """Return the last `pairs` × 10 bits of a number in Crockford's base 32."""
     return "".join([_PAIRS[number >> shift & 1023] for shift in range(10 * (pairs - 1), -1, -10)])

@@ -1,7 +1,6 @@
-"""What operators see of the supervisor's own parts: its jobs, and the adapters it was told to run.
+"""The state of the supervisor's jobs, adapters, agents and tokens, as operators see it.
 
-The models are here, and not with the parts themselves, because clients and the dashboard know
-relay_core alone.
+The models are here because clients and the dashboard import only relay_core.
 """
 
 from __future__ import annotations
@@ -24,29 +23,29 @@ def _on_the_calendar(text: str) -> str:
     try:
         date.fromisoformat(text)
     except ValueError:
-        raise ValueError(f"there is no day {text}") from None
+        raise ValueError(f"{text} is not a date") from None
     return text
 
 
 DayName = Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$"), AfterValidator(_on_the_calendar)]
-"""A day, in UTC, as YYYY-MM-DD."""
+"""A day in UTC, as YYYY-MM-DD."""
 
 
 class JobArguments(WireModel):
-    """The days that the nightly job makes reports of; without any, all before today that have new events."""
+    """The days to report on; by default, all before today that have new events."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
 
     date: DayName | None = None
-    """One day, also if it has a report."""
+    """This day, even if it has a report."""
     since: DayName | None = None
-    """Every day from this one on, also those that have a report."""
+    """Every day from this one on, even those that have a report."""
     until: DayName | None = None
-    """The last of them; without it, today."""
+    """The last day of the range; by default, today."""
     backfill: bool = False
-    """Every day that has events, also those that have a report."""
+    """Every day that has events, even those that have a report."""
     today: bool = False
-    """Today as well, as far as it has come."""
+    """Include today, which is not over."""
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
@@ -57,11 +56,11 @@ class JobArguments(WireModel):
         if self.since is not None and self.until is not None and self.since > self.until:
             raise ValueError(f"since ({self.since}) is after until ({self.until})")
         if self.today and (self.date is not None or self.until is not None):
-            raise ValueError("today goes with neither date nor until: they say which day is the last")
+            raise ValueError("today excludes date and until, which name the last day")
         return self
 
     def options(self) -> list[str]:
-        """Return them as the options of a command line."""
+        """Return the arguments as command-line options."""
         named = [("--date", self.date), ("--since", self.since), ("--until", self.until)]
         flags = [("--backfill", self.backfill), ("--today", self.today)]
         return [part for name, day in named if day is not None for part in (name, day)] + [
@@ -70,11 +69,11 @@ class JobArguments(WireModel):
 
 
 class JobProgress(WireModel):
-    """How far a run has come."""
+    """The progress of a run."""
 
     stage: Annotated[str, Field(min_length=1, max_length=60)]
     detail: Annotated[str, Field(max_length=200)] | None = None
-    """What it is at within the stage."""
+    """The current step of the stage."""
     done: Annotated[float, Field(ge=0, le=1)]
     """Share of the whole run."""
 
@@ -85,111 +84,111 @@ class JobRun(WireModel):
     started_at: int
     """Wall time in milliseconds."""
     ended_at: int | None = None
-    """Wall time in milliseconds; None while it is under way."""
+    """Wall time in milliseconds; None while it is running."""
     outcome: Outcome | None = None
-    """None while it is under way."""
+    """None while it is running."""
     arguments: JobArguments | None = None
-    """What it was asked for; None for what the job does by itself."""
+    """The arguments it was started with; None for a scheduled run."""
     progress: JobProgress | None = None
-    """How far it has come, while it is under way and if it says so."""
+    """While it is running, if it reports progress."""
     counts: dict[str, int] = Field(default_factory=dict)
-    """What it did, by name."""
+    """Counters, by name."""
     reports: list[str] | None = None
-    """The days of which it has made reports, if it says so."""
+    """The days it has reported on, if it says so."""
     error: str | None = None
-    """Why it did not end well."""
+    """Why it failed."""
     output: str | None = None
-    """The end of what a job in a process of its own has printed."""
+    """The end of the output, if the job runs in a separate process."""
 
 
 class JobState(WireModel):
-    """A job, when it runs next and how it went last."""
+    """A job, its next run and its last."""
 
     name: str
     description: str
     schedule: str
     """In words, such as ``every 10 min`` or ``daily at 02:15 UTC``."""
     enabled: bool
-    """Whether it runs by itself."""
+    """Whether it is scheduled."""
     problem: str | None = None
     """Why it cannot run."""
     next_run: int | None = None
-    """Wall time in milliseconds; None if it does not run by itself."""
+    """Wall time in milliseconds; None if it is not scheduled."""
     running: bool = False
     last: JobRun | None = None
-    """The run under way, or else the last one since the supervisor started."""
+    """The current run, or else the last since the supervisor started."""
 
 
 class AdapterState(WireModel):
-    """What an operator sees of one adapter."""
+    """The state of an adapter."""
 
     id: str
     state: StateName
-    """Its own word, or ``error`` while its health probe fails."""
+    """As reported by the adapter, or ``error`` while its health probe fails."""
     detail: str | None = None
-    """More about the state, in its own words."""
+    """Details, as reported by the adapter."""
     since: int
     """Wall time in milliseconds at which this state began."""
     healthy: bool | None = None
-    """What the last probe found; None if it has none, or has said something newer since."""
+    """The result of the last probe; None without one, or if the adapter has reported a newer status."""
     patterns: tuple[str, ...]
-    """Subjects whose messages it takes."""
+    """Subjects whose messages it delivers."""
     priority: int = 0
-    """Of several adapters the one with the highest gets a message first."""
+    """If several adapters match, the highest priority goes first."""
     detached: bool = False
-    """Whether a publish counts it once its copy is stored, without waiting for its answer."""
+    """Whether a publish does not wait for its answer and counts it as soon as its copy is stored."""
     delivered: int = 0
-    """Since the supervisor started it; a reload does not begin anew."""
+    """Since the supervisor started; a reload does not reset it."""
     failed: int = 0
-    """Counted alike."""
+    """Counted likewise."""
     depth: int = 0
-    """Messages that wait for it."""
+    """Messages waiting for it."""
     last_error: str | None = None
     """Why its last failed delivery failed."""
 
 
 class ConfiguredAdapter(WireModel):
-    """An entry of adapters.json, and how the adapter it describes is doing."""
+    """An entry of adapters.json, and the state of its adapter."""
 
     id: str
     type: str
     """As in adapters.json; a plugin's file is named by its path."""
     enabled: bool = True
     problem: str | None = None
-    """What is wrong with the entry, or why the adapter does not start, in words an operator can act on."""
+    """The error in the entry, or why the adapter does not start."""
     warning: str | None = None
-    """What works, and had better be changed, such as a secret in the file itself."""
+    """Something that works but should be changed, such as a secret in the file itself."""
     restarts: int = 0
-    """Starts made because it was in error."""
+    """Restarts after an error."""
     retry_at: int | None = None
-    """Wall time in milliseconds at which a start is tried again."""
+    """When it is started again, as wall time in milliseconds."""
     state: AdapterState | None = None
     """None while it is not running."""
 
 
 class AgentState(WireModel):
-    """An agent, or another endpoint, as others see it."""
+    """An agent or another endpoint."""
 
     subject: str
     description: str | None = None
-    """What it can be asked for."""
+    """What it can do."""
     cwd: str | None = None
-    """Where it works; for the operator alone."""
+    """Its working directory; shown only to the operator."""
     connected: int = 0
-    """How many sessions act for it right now."""
+    """The number of sessions that act for it now."""
     last_seen: int | None = None
-    """Wall time in milliseconds at which a session of it last came or went."""
+    """When a session last connected or disconnected, as wall time in milliseconds."""
     unread: int = 0
-    """Messages that wait for it."""
+    """Messages waiting for it."""
     added: bool = False
-    """Whether it was added as an agent; else it is just an endpoint."""
+    """Whether it was added as an agent; otherwise it is only an endpoint."""
 
 
 class TokenInfo(WireModel):
-    """Whom a token is for; its secret is known to its holder alone."""
+    """A token, without its secret."""
 
     id: str
-    """For `tokens.remove`; it is no secret."""
+    """For `tokens.remove`; not secret."""
     pattern: str
     """The subjects that its holder may publish as and read."""
     note: str | None = None

@@ -1,4 +1,4 @@
-"""Payloads: what JSON the bus carries, and the standard shape agents and adapters share."""
+"""Payloads: the JSON that the bus carries, and the standard payload of agents and adapters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STRICT = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | o
 
 
 class Performative(StrEnum):
-    """What a message does in a conversation."""
+    """The role of a message in a conversation."""
 
     REQUEST = "request"
     INFORM = "inform"
@@ -31,7 +31,7 @@ class Performative(StrEnum):
 
 
 class ChannelType(StrEnum):
-    """What kind of place a message comes from."""
+    """The kind of place that a message comes from."""
 
     DM = "dm"
     GROUP = "group"
@@ -40,7 +40,7 @@ class ChannelType(StrEnum):
 
 
 class Attachment(WireModel):
-    """A file that travels with a message by path."""
+    """A file, sent by its path."""
 
     path: str
     filename: str
@@ -49,7 +49,7 @@ class Attachment(WireModel):
 
 
 class ResponseContext(WireModel):
-    """What the answering side should know about where its answer will be shown."""
+    """Where an answer will be shown."""
 
     platform: str
     max_length: Annotated[int, Field(ge=1)] | None = None
@@ -58,7 +58,7 @@ class ResponseContext(WireModel):
 
 
 class StandardPayload(WireModel):
-    """The payload that agents, humans and adapters understand alike."""
+    """The payload that agents, people and adapters share."""
 
     content: str
     sender_name: str | None = None
@@ -77,8 +77,8 @@ def encode_payload(payload: Any, *, limit: int) -> bytes:
     """Return the payload as JSON bytes.
 
     Raises:
-        InvalidPayload: if it is not JSON (also NaN, Infinity, lone surrogates and integers
-            beyond 64 bits), longer than `limit` bytes or nested deeper than 100 levels.
+        InvalidPayload: if it is not JSON (NaN, Infinity, lone surrogates and integers beyond 64 bits are not), longer
+            than `limit` bytes or nested deeper than 100 levels.
     """
     try:
         if type(payload) is not dict and isinstance(payload, BaseModel):
@@ -95,18 +95,17 @@ def encode_payload(payload: Any, *, limit: int) -> bytes:
             size=len(data),
             limit=limit,
         )
-    # The bytes tell cheaply when a closer look is needed: each level opens a bracket, and
-    # orjson writes NaN and Infinity as null.
+    # Each level opens a bracket, and orjson writes NaN and Infinity as null: without them there is nothing to check.
     if data.count(b"null") or (len(data) > 2 * MAX_DEPTH and data.count(b"[") + data.count(b"{") > MAX_DEPTH):
         _check_values(payload)
     return data
 
 
 def check_depth(data: bytes, document: Any, *, around: int) -> None:
-    """Check a document that others may have written, and its text: a payload may have so many levels around it.
+    """Check the depth of an untrusted document with a payload `around` levels down.
 
     Raises:
-        InvalidPayload: if it is deeper. It could be read all the same, but never be written again.
+        InvalidPayload: if it is too deep: it could be read, but not written again.
     """
     levels = MAX_DEPTH + around
     if data.count(b"[") + data.count(b"{") > levels:  # each level opens a bracket
@@ -137,5 +136,5 @@ def _check_values(payload: Any, levels: int = MAX_DEPTH) -> None:
                     raise _too_deep()
                 below.extend(value.values() if isinstance(value, dict) else value)
             elif isinstance(value, float) and not isfinite(value):
-                raise InvalidPayload(f"payload is not JSON: {value} is no JSON number", code="payload_not_json")
+                raise InvalidPayload(f"payload is not JSON: {value} is not a JSON number", code="payload_not_json")
         level = below

@@ -1,12 +1,11 @@
 """Replay plans: a frozen selection of dead letters, and the verdict on each (deadletters/replay_planner.py).
 
-1. `will_deliver`: it would be put back at once. `breaker_open` and `mailbox_full`: it would be put
-   back as soon as its target lets it.
-2. All other verdicts mean that a run leaves it alone: no longer there (`already_replayed`), not a
-   message (`malformed`), not allowed (`denied`), nobody to deliver to (`no_target`), or stopped by
-   the budget gate again (`over_budget`).
-3. A plan means each dead letter as it was when it was frozen: one that was replayed and has failed again since is
-   another (`froze`), which nobody has looked at. Of what was gone by then (`already_replayed`) it means nothing.
+1. `will_deliver`: a run resends it immediately. `breaker_open` and `mailbox_full`: a run resends it as soon as its
+   target accepts messages.
+2. A run skips all other verdicts: gone (`already_replayed`), not a message (`malformed`), not allowed (`denied`), no
+   target (`no_target`), or stopped by the budget again (`over_budget`).
+3. A plan selects each dead letter as it was when it was frozen. A letter that was replayed and has failed again
+   since is not in it (`froze`), and neither is one that was gone by then (`already_replayed`).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from relay_core.messages.dead_letter import DeadLetter
 
 
 class Verdict:
-    """What a replay would do with a dead letter."""
+    """The predicted outcome of replaying a dead letter."""
 
     WILL_DELIVER = "will_deliver"
     BREAKER_OPEN = "breaker_open"
@@ -35,7 +34,7 @@ class Verdict:
 
 
 REPLAYABLE = (Verdict.WILL_DELIVER, Verdict.BREAKER_OPEN, Verdict.MAILBOX_FULL)
-"""Verdicts that a run acts on; the last two it waits for."""
+"""Verdicts that a run acts on; it waits for the last two."""
 
 
 class PlanItem(WireModel):
@@ -43,28 +42,28 @@ class PlanItem(WireModel):
 
     message_id: str
     endpoint_hash: str
-    """The mailbox that the dead letter lies in."""
+    """The mailbox that holds the dead letter."""
     endpoint_subject: str
     """The mailbox's subject."""
     verdict: str
-    """``will_deliver``; ``breaker_open`` or ``mailbox_full``, for which a run would wait; or, if it would be left
-    alone, ``denied``, ``already_replayed``, ``malformed``, ``no_target`` or ``over_budget``."""
+    """``will_deliver``; ``breaker_open`` or ``mailbox_full``, for which a run would wait; or, if it would be skipped,
+    ``denied``, ``already_replayed``, ``malformed``, ``no_target`` or ``over_budget``."""
     detail: str | None = None
     failed_at: str | None = None
-    """When it had failed; None if it was not there any more."""
+    """When it failed; None if it is gone."""
     replays: int | None = None
-    """How often it had been replayed."""
+    """The number of replays so far."""
     partial: bool = False
-    """Whether other targets took the message: then it is this target's kept copy."""
+    """True if other targets accepted the message: then it is this target's copy."""
 
 
 Key = tuple[str, str]
-"""A message, and the hash of the mailbox its dead letter lies in."""
+"""A message, and the hash of the mailbox that holds its dead letter."""
 Row = tuple[Any, ...]
 
 
 class PackedPlanItems(Sequence[PlanItem]):
-    """The items of a plan as plain tuples: of a hundred thousand models the garbage collector would feel each."""
+    """The items of a plan as plain tuples: a hundred thousand models would burden the garbage collector."""
 
     def __init__(self) -> None:
         self._rows: list[Row] = []
@@ -78,7 +77,7 @@ class PackedPlanItems(Sequence[PlanItem]):
         return (row[_VERDICT] for row in self._rows)
 
     def partial(self) -> int:
-        """Return how many items are kept copies of partial deliveries."""
+        """Return the number of copies from partial deliveries."""
         return sum(row[_PARTIAL] for row in self._rows)
 
     def __len__(self) -> int:
@@ -112,17 +111,17 @@ class PlanHead(WireModel):
     """A frozen selection of dead letters, without its items."""
 
     id: str
-    """Good until the supervisor stops; of the plans that were not run, the newest hundred are kept."""
+    """Valid until the supervisor stops; of the plans that were not run, the newest hundred are kept."""
     created_at: str
     """An ISO 8601 instant."""
     fresh_budget: bool
-    """Whether hops, chain and calls begin anew."""
+    """Whether hops, chain and calls are reset."""
     total: int
-    """How many items there are."""
+    """The number of items."""
     counts: dict[str, int]
     """Items by verdict, most first."""
     partial: int = 0
-    """How many items are kept copies of partial deliveries."""
+    """The number of copies from partial deliveries."""
 
 
 class ReplayPlan(WireModel):
@@ -134,27 +133,27 @@ class ReplayPlan(WireModel):
     items: Sequence[PlanItem]
 
     _there: dict[Key, tuple[str, int]] = PrivateAttr(default_factory=dict)
-    """The dead letters that were there in the order of their keys, and how; only the bus that froze them has this."""
+    """Key → (time of failure, replays) of each dead letter, sorted by key; only on the bus that made the plan."""
 
     @classmethod
     def frozen(
         cls, id: str, created_at: str, items: PackedPlanItems, there: dict[Key, tuple[str, int]], *, fresh_budget: bool
     ) -> ReplayPlan:
-        """Return a plan over items; `there` has when each dead letter failed, and how often it was replayed."""
+        """Return a plan; `there` has the time of failure and the replays of each dead letter."""
         plan = cls.model_construct(id=id, created_at=created_at, fresh_budget=fresh_budget, items=items)
         plan._there = there
         return plan
 
     def keys(self) -> list[Key]:
-        """Return the message and the mailbox of every dead letter that was there, sorted."""
+        """Return the key of every dead letter in the plan, sorted."""
         return list(self._there)
 
     def froze(self, letter: DeadLetter) -> bool:
-        """Tell whether a dead letter is in the plan, and has not failed again since."""
+        """Return True if a dead letter is in the plan, and has not failed again since."""
         return self._there.get((letter.message_id, letter.endpoint_hash)) == (letter.failed_at, letter.replays)
 
     def head(self) -> PlanHead:
-        """Return what there is to say about the plan as a whole."""
+        """Return the plan without its items."""
         return PlanHead(
             id=self.id,
             created_at=self.created_at,
@@ -163,7 +162,7 @@ class ReplayPlan(WireModel):
             counts=dict(Counter(self._verdicts()).most_common()),
             partial=self.items.partial()
             if isinstance(self.items, PackedPlanItems)
-            else sum(one.partial for one in self.items),
+            else sum(item.partial for item in self.items),
         )
 
     @field_serializer("items")
@@ -171,11 +170,11 @@ class ReplayPlan(WireModel):
         return list(items)
 
     def replayable(self) -> list[int]:
-        """Return where the items are that a run acts on."""
+        """Return the positions of the items that a run acts on."""
         return [at for at, verdict in enumerate(self._verdicts()) if verdict in REPLAYABLE]
 
     def skips(self) -> Counter[str]:
-        """Return how many items a run leaves alone, by verdict."""
+        """Return the number of items that a run skips, by verdict."""
         return Counter(verdict for verdict in self._verdicts() if verdict not in REPLAYABLE)
 
     def _verdicts(self) -> Iterator[str]:
@@ -188,20 +187,20 @@ RunState = Literal["running", "waiting", "paused", "finished", "cancelled", "sto
 
 
 class ReplayOutcome(WireModel):
-    """What became of a plan."""
+    """The outcome of a plan."""
 
     delivered: int
-    """Handled, or stored where no handler is; of a canary's steps, acknowledged there."""
+    """Handled, or stored without a handler; in a canary's steps, acknowledged."""
     failed: int
-    """Dead letters again."""
+    """Dead-lettered again."""
     skipped: int
-    """Left as they were: not to be replayed, or not reached."""
+    """Not replayable, or not reached."""
     state: RunState = "finished"
-    """``waiting`` is for a breaker, a full mailbox or an acknowledgement; ``paused`` is by the operator, or while no
-    consumer has taken a canary's message; ``stopped`` is an end before all were tried."""
+    """``waiting`` for a breaker, a full mailbox or an acknowledgement; ``paused`` by the operator, or while no consumer
+    has claimed a canary's message; ``stopped`` before all were tried."""
     detail: str | None = None
-    """What a run waits for, or why it stopped."""
+    """The reason for waiting or stopping."""
     total: int = 0
     """Items of the plan."""
     skips: dict[str, int] = Field(default_factory=dict)
-    """Skipped items that the run looked at, by their verdict at that time, most first."""
+    """Skipped items that the run reached, by their verdict at that time, most first."""

@@ -1,4 +1,4 @@
-"""What a publish tells its caller."""
+"""The result of a publish."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Reason:
     STORE_FAILED = "store_failed"
 
 
-_PASSING = frozenset({Reason.BACKPRESSURE, Reason.CIRCUIT_OPEN, Reason.RATE_LIMITED})
+_TEMPORARY = frozenset({Reason.BACKPRESSURE, Reason.CIRCUIT_OPEN, Reason.RATE_LIMITED})
 
 
 class Rejection(WireModel):
-    """A target that refused, and why; ``*`` where the publish itself was refused."""
+    """A target that refused a message."""
 
     endpoint_hash: str
     """The mailbox's hash, or ``*`` where the publish itself was refused."""
@@ -30,11 +30,11 @@ class Rejection(WireModel):
 
 
 class AdapterResult(WireModel):
-    """What an adapter did with its copy."""
+    """The result of an adapter's delivery."""
 
     adapter_id: str
     status: str
-    """``delivered``, ``failed``, ``queued`` (still waiting when the answer was due) or ``refused``."""
+    """``delivered``, ``failed``, ``queued`` (not finished when the publish returned) or ``refused``."""
     error: str | None = None
     """Why it failed or was refused."""
     duration_ms: float | None = None
@@ -45,33 +45,33 @@ class PublishResult(WireModel):
     """The outcome of a publish; empty parts are left out of its JSON."""
 
     message_id: str
-    """Also there if the message was refused: `traces.get` tells what became of it."""
+    """Also set if the message was refused: `traces.get` returns what happened."""
     delivered_to: int
-    """Targets that took the message."""
+    """Targets that accepted the message."""
     rejected: tuple[Rejection, ...] | None = None
     """Targets that refused it."""
     mailbox_pressure: dict[str, float] | None = None
     """How full each mailbox was, 0 to 1."""
     adapter_results: tuple[AdapterResult, ...] | None = None
-    """Of every adapter that matched."""
+    """One for every adapter that matched."""
 
     @property
     def put_off(self) -> frozenset[str]:
-        """Return the reasons for which nobody took it, if they pass by themselves: it may be published again later.
+        """Return the reasons why no target accepted it, if they are temporary: then publish it again later.
 
-        Empty if somebody took it, or it is kept as a dead letter, or no later try can help.
+        Empty if a target accepted it, if it is kept as a dead letter, or if no retry can help.
         """
-        failed = any(one.status == "failed" for one in self.adapter_results or ())
-        reasons = frozenset(one.reason for one in self.rejected or ())
-        return frozenset() if self.delivered_to or failed or not reasons <= _PASSING else reasons
+        failed = any(result.status == "failed" for result in self.adapter_results or ())
+        reasons = frozenset(rejection.reason for rejection in self.rejected or ())
+        return frozenset() if self.delivered_to or failed or not reasons <= _TEMPORARY else reasons
 
     def to_wire(self) -> dict[str, Any]:
-        """Return plain JSON data, leaving out empty parts; by hand, which takes a fifth of pydantic's time."""
+        """Return plain JSON data, omitting empty parts; takes a fifth of pydantic's time."""
         wire: dict[str, Any] = {"messageId": self.message_id, "deliveredTo": self.delivered_to}
         if self.rejected is not None:
-            wire["rejected"] = [one.to_wire() for one in self.rejected]
+            wire["rejected"] = [rejection.to_wire() for rejection in self.rejected]
         if self.mailbox_pressure is not None:
             wire["mailboxPressure"] = self.mailbox_pressure
         if self.adapter_results is not None:
-            wire["adapterResults"] = [one.to_wire() for one in self.adapter_results]
+            wire["adapterResults"] = [result.to_wire() for result in self.adapter_results]
         return wire

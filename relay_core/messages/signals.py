@@ -1,9 +1,9 @@
-"""Signals: what is worth saying now and not worth keeping, such as typing, presence and pressure.
+"""Signals: ephemeral notices such as typing, presence and pressure.
 
-1. A signal reaches whoever listens at that moment, in process, and never touches disk.
-2. A handler is a plain callable ``handler(subject, signal)``. One that raises is logged and stops neither the other
-   handlers nor the emitter; so is one that returns a coroutine, which nobody would await.
-3. A subscription that is closed gets nothing more, not even the signal that is being emitted at that moment.
+1. A signal reaches the current listeners, in process, and is never stored.
+2. A handler is a plain callable ``handler(subject, signal)``. If it raises, or returns a coroutine, which would never
+   be awaited, that is logged; the other handlers and the emitter continue.
+3. A closed subscription receives nothing more, not even the signal that is being emitted.
 """
 
 from __future__ import annotations
@@ -12,13 +12,9 @@ import logging
 from collections.abc import Callable
 from enum import StrEnum
 from inspect import isawaitable, iscoroutine
-from types import TracebackType
 from typing import Any
 
-from pydantic import field_validator
-
-from relay_core.clock import parse_iso
-from relay_core.messages.base import WireModel
+from relay_core.messages.base import Instant, WireModel
 from relay_core.messages.subjects import validate_subject
 from relay_core.messages.trie import SubjectTrie
 
@@ -26,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class SignalType(StrEnum):
-    """What a signal is about."""
+    """The type of a signal."""
 
     TYPING = "typing"
     PRESENCE = "presence"
@@ -37,30 +33,24 @@ class SignalType(StrEnum):
 
 
 class Signal(WireModel):
-    """One passing remark about an endpoint."""
+    """An ephemeral notice about an endpoint."""
 
     type: SignalType
     state: str
-    """A word that belongs to the type, such as ``started``; of `backpressure`, ``warning`` or ``critical``."""
+    """Depends on the type, such as ``started``; for `backpressure`, ``warning`` or ``critical``."""
     endpoint_subject: str
-    """Whom it is about."""
-    timestamp: str
-    """When it was said, as an ISO 8601 instant."""
+    """The endpoint it is about."""
+    timestamp: Instant
+    """An ISO 8601 instant."""
     data: Any = None
-    """Whatever belongs to the type; of `backpressure`, `pressure`, `currentSize` and `maxMailboxSize`."""
-
-    @field_validator("timestamp")
-    @classmethod
-    def _timestamp_is_instant(cls, value: str) -> str:
-        parse_iso(value)
-        return value
+    """Depends on the type; for `backpressure`, `pressure`, `currentSize` and `maxMailboxSize`."""
 
 
 SignalHandler = Callable[[str, Signal], object]
 
 
 class SignalSubscription:
-    """A handler's place in the hub, until it is closed."""
+    """A handler's subscription, until it is closed."""
 
     __slots__ = ("_hub", "closed", "handler", "pattern")
 
@@ -75,14 +65,6 @@ class SignalSubscription:
         if not self.closed:
             self.closed = True
             self._hub.discard(self)
-
-    def __enter__(self) -> SignalSubscription:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class SignalHub:
@@ -108,7 +90,7 @@ class SignalHub:
         return subscription
 
     def emit(self, subject: str, signal: Signal) -> None:
-        """Hand a signal to everyone who listens to the subject.
+        """Pass a signal to the handlers of its subject.
 
         Raises:
             InvalidSubject: if the subject breaks the naming rules or is a pattern.
@@ -118,20 +100,20 @@ class SignalHub:
             if subscription.closed:
                 continue
             try:
-                answer = subscription.handler(subject, signal)
+                result = subscription.handler(subject, signal)
             except Exception:
                 logger.exception("signal handler for %s failed on %s", subscription.pattern, subject)
                 continue
-            if answer is not None and isawaitable(answer):
-                if iscoroutine(answer):
-                    answer.close()
+            if result is not None and isawaitable(result):
+                if iscoroutine(result):
+                    result.close()
                 logger.error(
-                    "signal handler for %s returned an awaitable on %s: a signal handler must be a plain function, "
-                    "start a task in it instead",
+                    "signal handler for %s returned an awaitable on %s: use a plain function, and start a task in it "
+                    "if needed",
                     subscription.pattern,
                     subject,
                 )
 
     def discard(self, subscription: SignalSubscription) -> None:
-        """Forget a closed subscription; `SignalSubscription.close` calls this."""
+        """Remove a closed subscription; `SignalSubscription.close` calls this."""
         self._listening.remove(subscription.pattern, subscription)

@@ -14,17 +14,17 @@ from hashlib import sha256
 from relay_core.errors import InvalidSubject
 
 ADAPTER_PREFIX = "relay.adapter."
-"""Subjects of the adapters' own mailboxes, which nobody else may take."""
+"""Subjects of the adapters' mailboxes, reserved for them."""
 SYSTEM_PREFIX = "relay.system."
-"""Subjects of the bus itself: nobody else speaks as one of them."""
+"""Senders reserved for the bus itself."""
 BUS_SENDER = f"{SYSTEM_PREFIX}bus"
-"""Whom the bus itself speaks as."""
+"""The sender of the bus's own messages."""
 REPLY_PREFIX = "relay.reply."
-"""Subjects of reply mailboxes, each private to its owner (replies.py): no pattern reaches them."""
+"""Subjects of reply mailboxes, each private to its owner (rules/replies.py): no pattern matches them."""
 MAX_TOKENS = 16
 MAX_LENGTH = 255
 _REMEMBERED = 4096
-"""Subjects whose judgement and hash are kept: enough for those in use, and little when thousands have come and gone."""
+"""Cached subjects: enough for those in use, and bounded when thousands come and go."""
 
 _SUBJECT = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
 _TOKEN = re.compile(r"[A-Za-z0-9_-]+")
@@ -34,7 +34,7 @@ def validate_subject(subject: str, *, allow_wildcards: bool = False) -> None:
     """Check a subject, or a pattern where wildcards are allowed.
 
     Raises:
-        InvalidSubject: with a sentence that names the offending part.
+        InvalidSubject: the message names the offending part.
     """
     if not isinstance(subject, str) or not is_subject(subject):
         _explain(subject, allow_wildcards)
@@ -51,13 +51,13 @@ def adapter_of(subject: str) -> str:
 
 
 def is_of_bus(sender: str) -> bool:
-    """Tell whether a sender is the bus itself or one of its adapters."""
+    """Return True if a sender is the bus itself or one of its adapters."""
     return sender == BUS_SENDER or sender.startswith(ADAPTER_PREFIX)
 
 
 def is_subject(subject: str) -> bool:
-    """Tell whether the text is a valid concrete subject."""
-    return len(subject) <= MAX_LENGTH and _is_subject(subject)  # what is too long must not fill the cache
+    """Return True if the text is a valid concrete subject."""
+    return len(subject) <= MAX_LENGTH and _is_subject(subject)  # long texts must not fill the cache
 
 
 @lru_cache(maxsize=_REMEMBERED)
@@ -66,7 +66,7 @@ def _is_subject(subject: str) -> bool:
 
 
 def is_pattern(subject: str) -> bool:
-    """Tell whether a valid subject has wildcards."""
+    """Return True if a valid subject has wildcards."""
     return "*" in subject or ">" in subject
 
 
@@ -76,7 +76,7 @@ def is_reply(subject: str) -> bool:
 
 
 def matches_pattern(subject: str, pattern: str) -> bool:
-    """Tell whether a subject matches a pattern."""
+    """Return True if a subject matches a pattern."""
     tokens = subject.split(".")
     wanted = pattern.split(".")
     for position, want in enumerate(wanted):
@@ -88,11 +88,11 @@ def matches_pattern(subject: str, pattern: str) -> bool:
 
 
 def pattern_covers(outer: str, inner: str) -> bool:
-    """Tell whether every subject that `inner` (a subject or a pattern) matches also matches `outer`.
+    """Return True if every subject that `inner` (a subject or a pattern) matches also matches `outer`.
 
-    The limits on length are set aside: a pattern is taken to mean subjects of any length.
+    Limits on length are ignored: a pattern stands for subjects of any length.
     """
-    # Read as a subject, `inner` fits where each of its tokens does. Only its '>' stands for more than one.
+    # As a subject, `inner` matches if each of its tokens does. Only its '>' stands for more than one token.
     return matches_pattern(inner, outer) and (not inner.endswith(">") or outer.endswith(">"))
 
 

@@ -1,11 +1,11 @@
-"""A trie of subjects and patterns: who is meant by a subject, at a cost that does not grow with the crowd.
+"""A trie of subjects and patterns: matching does not cost more when there are more patterns.
 
-A level holds its literal children and two wildcard pointers, ``*`` and ``>``; values hang where their pattern ends.
+A level holds its literal children and two wildcard pointers, ``*`` and ``>``; a value is stored where its pattern ends.
 
-1. `match` asks with a concrete subject and finds every stored pattern that `matches_pattern` accepts for it.
-2. `select` asks with a pattern and finds every stored *literal* subject it matches; stored patterns are not selected.
+1. `match` takes a concrete subject and finds every stored pattern that `matches_pattern` accepts for it.
+2. `select` takes a pattern and finds every stored *literal* subject that it matches, but no stored patterns.
 3. Values of one pattern keep their order of insertion; removing the last one prunes the branch.
-4. Nothing is validated here: callers hand in what `validate_subject` has passed.
+4. Nothing is validated here: callers pass subjects that `validate_subject` has accepted.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Level(Generic[T]):
         else:
             del self.literals[token]
             if not self.literals:
-                self.literals.clear()  # a dict that was large keeps its table until then
+                self.literals.clear()  # frees the table of a dict that was large
 
     def is_empty(self) -> bool:
         return not (self.values or self.literals or self.star or self.rest)
@@ -96,7 +96,7 @@ class SubjectTrie(Generic[T]):
         self._size += 1
 
     def remove(self, pattern: str, value: T) -> bool:
-        """Remove the first such value of a pattern and tell whether there was one."""
+        """Remove the first such value of a pattern; return True if there was one."""
         tokens = pattern.split(".")
         path = [self._root]
         for token in tokens:

@@ -1,4 +1,4 @@
-"""What the models of all methods share: the base classes, the limits, and the parameters several methods take."""
+"""The base classes of protocol models, their limits, and parameters of several methods."""
 
 from __future__ import annotations
 

@@ -1,13 +1,12 @@
 """Frames: JSON-RPC 2.0, one JSON object per line, as bytes in and values out. No socket and no clock.
 
-1. A frame is one line of UTF-8 JSON that ends in a newline. Empty lines mean nothing.
-2. A line longer than `MAX_FRAME` ends the conversation: what follows cannot be understood. The frames
-   before it still count.
-3. A frame is a request (`id` and `method`), a notification (`method` alone), an answer (`id` and `result`
-   or `error`), or an error that names itself. Arrays (JSON-RPC batches) are refused: lines are pipelined.
-4. An object that says the same key twice is refused, at any depth: two readers could take it differently.
-5. An error carries JSON-RPC's number, a sentence, and in `data` our stable word, the class's name and its
-   fields, so that the other side raises the same error.
+1. A frame is one line of UTF-8 JSON that ends in a newline. Empty lines are ignored.
+2. A line longer than `MAX_FRAME` ends the stream: the rest cannot be framed. Earlier frames are still valid.
+3. A frame is a request (`id` and `method`), a notification (`method` alone) or an answer (`id` and `result` or
+   `error`). Arrays (JSON-RPC batches) are refused: lines are pipelined.
+4. An object with a duplicate key is refused, at any depth: two readers could interpret it differently.
+5. An error carries JSON-RPC's number, a message, and in `data` the stable code, the class's name and its fields, so
+   that the other side raises the same error.
 """
 
 from __future__ import annotations
@@ -52,23 +51,23 @@ Id = int | str | None
 
 
 class FrameBuffer:
-    """Cut a stream of bytes into lines."""
+    """Split a stream of bytes into lines."""
 
     __slots__ = ("_begun", "limit", "overflowed")
 
     def __init__(self, limit: int = MAX_FRAME) -> None:
         self.limit = limit
         self.overflowed = False
-        """Whether a line was longer than allowed; nothing more comes out then."""
+        """True once a line was too long; no more lines are returned."""
         self._begun = bytearray()
 
     @property
     def begun(self) -> bool:
-        """Whether part of a line waits for the rest."""
+        """Return True if an incomplete line is waiting for the rest."""
         return bool(self._begun)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Take the next bytes and return the lines that they complete, without their ends."""
+        """Add bytes and return the lines that they complete, without newlines."""
         if self.overflowed:
             return []
         *lines, rest = data.split(b"\n")
@@ -109,11 +108,11 @@ class Response:
     result: Any = None
     error: RelayError | None = None
     greeting: dict[str, Any] | None = None
-    """What the server says of itself beside its first answer."""
+    """The server's identity, sent with its first answer."""
 
 
 class BadFrame(ProtocolError):
-    """A frame that is no request; `id` is its id as far as it could be read."""
+    """An invalid frame; `id` is its id, if it could be read."""
 
     def __init__(self, message: str, *, code: str, id: Id = None) -> None:
         super().__init__(message, code=code)
@@ -121,10 +120,10 @@ class BadFrame(ProtocolError):
 
 
 def decode(line: bytes) -> Request | Response:
-    """Return what a line says.
+    """Return the request or the answer in a line.
 
     Raises:
-        BadFrame: if it says nothing that this protocol knows.
+        BadFrame: if it is not a valid frame.
     """
     frame = _load(line)
     if not isinstance(frame, dict):
@@ -158,23 +157,24 @@ def encode_notification(method: str, params: dict[str, Any]) -> bytes:
 
 
 def encode_result(id: Id, result: Any, greeting: dict[str, Any] | None = None) -> bytes:
-    """Return the line of an answer; models within it are written as their wire form."""
-    frame: dict[str, Any] = {"jsonrpc": "2.0", "id": id, "result": result}
-    if greeting is not None:
-        frame["relay"] = greeting
-    return orjson.dumps(frame, default=_plain, option=orjson.OPT_APPEND_NEWLINE)
+    """Return the line of an answer; models within it are written in their wire form."""
+    return _encode_answer(id, "result", result, greeting)
 
 
 def encode_error(id: Id, error: Exception, greeting: dict[str, Any] | None = None) -> bytes:
-    """Return the line of an answer that is an error."""
-    frame: dict[str, Any] = {"jsonrpc": "2.0", "id": id, "error": error_to_wire(error)}
+    """Return the line of an error answer."""
+    return _encode_answer(id, "error", error_to_wire(error), greeting)
+
+
+def _encode_answer(id: Id, kind: str, value: Any, greeting: dict[str, Any] | None) -> bytes:
+    frame: dict[str, Any] = {"jsonrpc": "2.0", "id": id, kind: value}
     if greeting is not None:
         frame["relay"] = greeting
     return orjson.dumps(frame, default=_plain, option=orjson.OPT_APPEND_NEWLINE)
 
 
 def error_to_wire(error: Exception) -> dict[str, Any]:
-    """Return an error as JSON-RPC has it; what is none of ours says nothing of itself."""
+    """Return an error as a JSON-RPC error; an unexpected exception reveals no details."""
     if not isinstance(error, RelayError):
         return {
             "code": INTERNAL_ERROR,
@@ -197,7 +197,7 @@ def error_from_wire(wire: Any) -> RelayError:
     data = dict(data) if isinstance(data, dict) else {}
     kind = ERROR_CLASSES.get(str(data.pop("error", "")), RelayError)
     code = str(data.pop("code", kind.default_code))
-    known = {to_snake(name): value for name, value in data.items() if to_snake(name) in kind.fields}
+    known = {to_snake(name): value for name, value in data.items() if to_snake(name) in kind.field_names()}
     return kind(str(wire.get("message", "unknown error")), code=code, **known)
 
 
@@ -213,19 +213,18 @@ def _load(line: bytes) -> Any:
     try:
         frame = orjson.loads(line)
         written = orjson.dumps(frame)
-    except orjson.JSONEncodeError:  # it writes less deeply than it reads
+    except orjson.JSONEncodeError:  # orjson reads deeper nesting than it writes
         raise BadFrame("nested too deeply", code="parse_error") from None
     except ValueError as error:
         raise BadFrame(f"not JSON: {error}", code="parse_error") from None
-    # Of a key that is there twice, one was dropped. Lines from whoever writes like orjson, as our own clients do, need
-    # not be counted.
+    # Of duplicate keys, one was dropped. Lines that orjson reproduces exactly, such as our own clients', have none.
     if written != line and _count_keys(written) != _count_keys(line):
-        raise BadFrame("a key is there twice in one object", code="parse_error")
+        raise BadFrame("duplicate key in an object", code="parse_error")
     return frame
 
 
 def _count_keys(text: bytes) -> int:
-    """Return how many keys a valid JSON text has: its strings that a colon follows."""
+    """Return the number of keys in a valid JSON text: strings that a colon follows."""
     return sum(map(bool, _STRINGS.findall(text)))
 
 
@@ -238,7 +237,7 @@ def _is_id(id: Any) -> bool:
 
 
 def _sendable(value: Any) -> Any:
-    """Return a value that can be written: a path that is no Unicode is in no text."""
+    """Return a value that can be encoded: a path may contain invalid Unicode."""
     return value.encode(errors="replace").decode() if isinstance(value, str) else value
 
 

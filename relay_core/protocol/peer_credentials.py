@@ -1,9 +1,9 @@
-"""Who is on the other end of a Unix socket: the kernel says.
+"""The user on the other end of a Unix socket, as reported by the kernel.
 
-A server asks whom it lets in, and a client asks before its first byte who serves the socket: whoever can put a socket
-where a client looks for one would be told the client's token.
+A server checks its clients. A client checks the server before it sends anything: a process that can place a socket
+where a client looks for one would otherwise receive the client's token.
 
-Only the standard library, and little of it: the programs that every prompt of an agent starts import this
+Imports little of the standard library, because every prompt of an agent starts programs that import this
 (relay_supervisor/agents/light). `_socket` is the C half of `socket`, whose other half takes 6 ms to import.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class AnySocket(Protocol):
-        """A socket, or what a transport gives in its place."""
+        """A socket, or the stand-in that a transport returns."""
 
         def getsockopt(self, level: int, option: int, size: int, /) -> bytes:
             """Return an option's bytes."""
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 
 SERVER_UID = "RELAY_SERVER_UID"
-"""The variable that names another uid whose supervisor a client may talk to."""
+"""The environment variable with another uid whose supervisor a client may use."""
 
 
 def peer_uid(sock: AnySocket) -> int:
-    """Return the uid of the process on the other end; of a server, the one that began to listen.
+    """Return the uid of the process on the other end; for a server, the process that began to listen.
 
     Raises:
-        OSError: if there is no other end any more.
+        OSError: if the connection has ended.
     """
     if sys.platform == "linux":
         data = sock.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)  # struct ucred: pid, uid, gid
@@ -44,15 +44,15 @@ def peer_uid(sock: AnySocket) -> int:
 
 
 def find_stranger(sock: AnySocket) -> str | None:
-    """Return why a client must not talk to the server of its socket; None if it is the user's own.
+    """Return why a client must not use the server of its socket; None if it is the user's own.
 
     Raises:
-        OSError: if there is no other end any more.
+        OSError: if the connection has ended.
     """
     uid, own = peer_uid(sock), os.geteuid()
     if uid == own or str(uid) == os.environ.get(SERVER_UID):
         return None
     return (
-        f"it is served by uid {uid}, not by you (uid {own}), and was told nothing: use the socket of your own "
+        f"it is served by uid {uid}, not by you (uid {own}), so nothing was sent: use the socket of your own "
         f"supervisor, or set {SERVER_UID}={uid} if that one is yours as well"
     )

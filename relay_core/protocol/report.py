@@ -124,7 +124,7 @@ class NightlyReport(WireModel):
     """The input: events, segments, badLines by reason, unknownKinds by kind."""
 
     def to_json(self) -> bytes:
-        """Return report.json: the head on the first line, every other part on a line of its own."""
+        """Return report.json: the head on the first line, every other part on a separate line."""
         parts = self.model_dump(mode="json", by_alias=True)
         head = {key: parts.pop(key) for key in list(parts) if not isinstance(parts[key], dict | list)}
         lines = [_dumped(head)[1:-1], *(f"{_dumped(key)}:{_dumped(part)}" for key, part in parts.items())]

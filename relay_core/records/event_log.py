@@ -2,7 +2,7 @@
 
 ``events/date=YYYY-MM-DD/HH-{start ms}-{pid}.jsonl``, by UTC date and hour of each event's own time.
 
-1. `emit_row` only appends a tuple to a list. Formatting and writing happen in a background thread, which drops and
+1. `put` only appends to a list. Formatting and writing happen in a background thread, which drops and
    counts events it cannot keep up with; it never slows or fails a publish.
 2. While a segment is written its name begins with ``_``, which Spark and Hadoop skip. It is *sealed* by a rename when
    its hour is over, its size is reached, `seal` is called or the log closes. A segment without ``_`` is complete and is
@@ -32,30 +32,17 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from relay_core.clock import Clock
 from relay_core.config import EventsConfig
-from relay_core.messages.base import WireModel
 from relay_core.records.batch_thread import BatchThread
-from relay_core.records.events import EVENT_FIELDS, RECENT, EventKind, EventRow, EventSource, format_events, wire_event
+from relay_core.records.events import RECENT, EventKind, EventSource, WireEvent, format_events, make_event, wire_event
 
 MAX_WAITING = 100_000
 
 _HOUR_MS = 3_600_000
-_OPTIONAL = EVENT_FIELDS[2:]
 _log = logging.getLogger(__name__)
-
-
-class EventLogStats(WireModel):
-    """The counters of the event log."""
-
-    written: int
-    dropped: int
-    """Events lost because too many were waiting, or because they could not be written."""
-    failed_writes: int
-    waiting: int
-    bytes_written: int
 
 
 class EventLog:
@@ -65,21 +52,26 @@ class EventLog:
         self._directory = directory
         self._config = config
         self._clock = clock
-        self._written = 0
+        self.written = 0
+        self.bytes_written = 0
+        self.failed_writes = 0
         self._lost = 0
-        self._failed_writes = 0
-        self._bytes_written = 0
         self._failing = False
         self._segment: _Segment | None = None
-        self._thread = BatchThread[EventRow | EventSource](
+        self._thread = BatchThread[WireEvent | EventSource](
             "relay-events", self._flush, limit=MAX_WAITING, on_error=self._lose
         )
-        self.emit_row = self._thread.put
-        """Log an event given as a row, or as a source that makes it when it is written; costs an append."""
-        self.recent: deque[EventRow] = deque(maxlen=RECENT)
+        self.put = self._thread.put
+        """Log an event, or a source that makes it when it is written; costs an append."""
+        self.recent: deque[WireEvent] = deque(maxlen=RECENT)
         """The newest events apart from ordinary traffic, for dashboards."""
         self.noted = 0
         """The number of such events so far."""
+
+    @property
+    def dropped(self) -> int:
+        """Return how many events were lost because too many were waiting, or because they could not be written."""
+        return self._lost + self._thread.dropped
 
     async def __aenter__(self) -> Self:
         self.start()
@@ -110,17 +102,10 @@ class EventLog:
         Raises:
             TypeError: if the schema has no such field.
         """
-        unknown = fields.keys() - set(_OPTIONAL)
-        if unknown:
-            raise TypeError(f"unknown event field: {', '.join(sorted(unknown))}")
-        row: Any = (
-            self._clock.now_ms() if time is None else time,
-            kind,
-            *[fields.get(name) for name in _OPTIONAL],
-        )
-        self.recent.append(row)
+        event = make_event(kind, self._clock.now_ms() if time is None else time, fields)
+        self.recent.append(event)
         self.noted += 1
-        self.emit_row(row)
+        self.put(event)
 
     def barrier(self) -> Future[None]:
         """Return a future that resolves once everything emitted so far has been written."""
@@ -140,21 +125,11 @@ class EventLog:
                 removed += not partition.exists()
         return removed
 
-    def stats(self) -> EventLogStats:
-        """Return the counters."""
-        return EventLogStats(
-            written=self._written,
-            dropped=self._lost + self._thread.dropped,
-            failed_writes=self._failed_writes,
-            waiting=self._thread.waiting,
-            bytes_written=self._bytes_written,
-        )
-
-    def _flush(self, batch: list[EventRow | EventSource]) -> None:
+    def _flush(self, batch: list[WireEvent | EventSource]) -> None:
         if not self._config.enabled:
             return
         events = [wire_event(item) for item in batch]
-        by_hour: dict[int, list[dict[str, Any]]] = {}
+        by_hour: dict[int, list[WireEvent]] = {}
         for event in events:
             by_hour.setdefault(event["time"] // _HOUR_MS, []).append(event)
         # The hour of the newest event comes last and stays open, even after the clock was set back.
@@ -162,7 +137,7 @@ class EventLog:
         for hour in sorted(by_hour, key=lambda hour: hour == newest):
             self._write(hour, by_hour[hour])
 
-    def _write(self, hour: int, events: list[dict[str, Any]]) -> None:
+    def _write(self, hour: int, events: list[WireEvent]) -> None:
         data, count = format_events(events)
         self._lost += len(events) - count
         if not count:
@@ -171,7 +146,7 @@ class EventLog:
             segment = self._segment_for(hour)
             segment.append(data)
         except OSError as error:
-            self._failed_writes += 1
+            self.failed_writes += 1
             self._lost += count
             if not self._failing:
                 _log.error("cannot write events to %s, they are dropped: %s", self._directory, error)
@@ -180,8 +155,8 @@ class EventLog:
         if self._failing:
             _log.warning("events are written to %s again; %d were dropped", self._directory, self._lost)
         self._failing = False
-        self._written += count
-        self._bytes_written += len(data)
+        self.written += count
+        self.bytes_written += len(data)
         if segment.size >= self._config.max_segment_bytes:
             self._seal()
 
@@ -209,7 +184,7 @@ class EventLog:
     def _partitions(self) -> list[Path]:
         return [path for path in self._directory.glob("date=????-??-??") if path.is_dir()]
 
-    def _lose(self, error: Exception, batch: list[EventRow | EventSource]) -> None:
+    def _lose(self, error: Exception, batch: list[WireEvent | EventSource]) -> None:
         self._lost += len(batch)
 
 

@@ -4,16 +4,15 @@ This is all that Spark imports of the bus. event_log.py writes the lines.
 
 1. Flat: every value is a string or a number, and None is omitted. Never a payload.
 2. On disk the names are camelCase. A test compares Spark's StructType with this model.
-3. A new field goes to the end of `Event` and of `EventRow`; a change of meaning raises the version. Readers ignore
-   unknown fields, so an old reader reads new lines.
+3. A new field goes to the end of `Event`; a change of meaning raises the version. Readers ignore unknown fields, so an
+   old reader reads new lines.
 4. A file may end in a torn line, or contain one after a power loss: readers skip and count it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import orjson
@@ -94,75 +93,52 @@ class Event(WireModel):
     """The most messages the mailbox may hold."""
 
 
-_Text: TypeAlias = str | None
-_Number: TypeAlias = int | None
+WireEvent: TypeAlias = dict[str, Any]
+"""An event in its JSON form, without None."""
 
-# An event as the hot path passes it: the fields of `Event` after `v`, in order.
-EventRow: TypeAlias = tuple[
-    int,  # time
-    str,  # kind
-    _Text,  # message_id
-    _Text,  # trace_id
-    _Text,  # parent_id
-    _Text,  # subject
-    _Text,  # sender
-    _Text,  # target
-    _Text,  # target_kind
-    _Text,  # status
-    _Text,  # code
-    _Number,  # store_us
-    _Number,  # queue_us
-    _Number,  # handle_us
-    _Number,  # total_us
-    _Number,  # hop_count
-    _Number,  # calls_left
-    _Number,  # bytes
-    _Text,  # adapter
-    _Text,  # detail
-    _Number,  # depth
-    _Number,  # limit
-]
+EventSource: TypeAlias = tuple[Callable[[Any], WireEvent], Any]
+"""A function and its argument: the log's thread makes the event, to keep that off the hot path."""
+
+_ALIASES = {name: str(field.alias) for name, field in Event.model_fields.items()}
 
 
-# An event that the log's thread makes from its source (in JSON form, without None), to keep that off the hot path.
-EventSource: TypeAlias = tuple[Callable[[Any], dict[str, Any]], Any]
+def make_event(kind: EventKind, time: int, fields: Mapping[str, str | int | None]) -> WireEvent:
+    """Return an event given by field names.
 
-EVENT_FIELDS = tuple(name for name in Event.model_fields if name != "v")
+    Raises:
+        TypeError: if the schema has no such field.
+    """
+    if unknown := fields.keys() - _ALIASES.keys():
+        raise TypeError(f"unknown event field: {', '.join(sorted(unknown))}")
+    event: WireEvent = {_ALIASES[name]: value for name, value in fields.items() if value is not None}
+    if "detail" in event:
+        event["detail"] = event["detail"][:MAX_DETAIL]
+    return {"time": time, "kind": kind, **event, "v": EVENT_SCHEMA_VERSION}
 
-_COLUMNS = tuple(str(Event.model_fields[name].alias) for name in EVENT_FIELDS)
 
-
-def wire_event(item: EventRow | EventSource) -> dict[str, Any]:
+def wire_event(item: WireEvent | EventSource) -> WireEvent:
     """Return an event's JSON form."""
-    if len(item) == 2:
-        make, about = item
-        event = make(about)
-        event["v"] = EVENT_SCHEMA_VERSION
-        return event
-    return _to_wire(item)
+    if isinstance(item, dict):
+        return item
+    make, about = item
+    event = make(about)
+    event["v"] = EVENT_SCHEMA_VERSION
+    return event
 
 
-def format_events(events: list[dict[str, Any]]) -> tuple[bytes, int]:
+def format_events(events: list[WireEvent]) -> tuple[bytes, int]:
     """Return the lines of these events and their number; an event that cannot be encoded as JSON is omitted."""
     try:
         data = orjson.dumps(events)
     except TypeError:
         events = [event for event in map(_repaired, events) if event is not None]
         data = orjson.dumps(events)
-    # One call for the batch costs a third of one call per row. Events are flat and a quote within a string is always
+    # One call for the batch costs a third of one call per event. Events are flat and a quote within a string is always
     # escaped, so these four bytes occur only between two events.
     return data[1:-1].replace(b'},{"', b'}\n{"') + b"\n", len(events)
 
 
-def _to_wire(row: EventRow) -> dict[str, Any]:
-    event: dict[str, Any] = {name: value for name, value in zip(_COLUMNS, row, strict=True) if value is not None}
-    event["v"] = EVENT_SCHEMA_VERSION
-    if "detail" in event:
-        event["detail"] = event["detail"][:MAX_DETAIL]
-    return event
-
-
-def _repaired(event: dict[str, Any]) -> dict[str, Any] | None:
+def _repaired(event: WireEvent) -> WireEvent | None:
     """Return the event without lone surrogates (they occur in exception texts), or None if it cannot be JSON."""
     for name, value in event.items():
         if isinstance(value, str):
@@ -172,27 +148,3 @@ def _repaired(event: dict[str, Any]) -> dict[str, Any] | None:
     except TypeError:
         return None
     return event
-
-
-class EventReader:
-    """Iterate over the events in one segment; `bad_lines` counts the torn and unreadable lines skipped."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.bad_lines = 0
-
-    def __iter__(self) -> Iterator[Event]:
-        self.bad_lines = 0
-        with self._path.open("rb") as lines:
-            for line in lines:
-                try:
-                    event = Event.model_validate(orjson.loads(line))
-                except ValueError:
-                    self.bad_lines += 1
-                else:
-                    yield event
-
-
-def read_events(path: Path) -> EventReader:
-    """Return the events in a segment, sealed or not, skipping and counting bad lines."""
-    return EventReader(path)

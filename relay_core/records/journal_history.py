@@ -139,9 +139,8 @@ def _delivery(envelope: Envelope, target: str, *, at_gate: bool) -> Delivery:
         status=Status.GONE,
         size=len(orjson.dumps(envelope.payload)),
     )
-    if at_gate:  # it never reached a target: nothing was stored, and no budget spent
-        delivery.kind, delivery.stored_ms = TargetKind.NONE, None
-        delivery.hops_before, delivery.calls_before = delivery.hops_after, delivery.calls_after
+    if at_gate:
+        delivery.mark_as_refused_at_gate()
     return delivery
 
 

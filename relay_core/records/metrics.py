@@ -130,7 +130,7 @@ class MetricsSnapshot(TrafficCounts):
 
     uptime_secs: float
     no_subscriber: int
-    """Messages without a consumer, which is no failure."""
+    """Messages without a consumer, which is not a failure."""
     budget_rejections: dict[str, int]
     """Messages stopped by their budget, by code; every code is present."""
 

@@ -76,10 +76,10 @@ def dead_letter_groups(db: sqlite3.Connection) -> list[DeadLetterGroup]:
 
 
 def dead_letter_page(
-    db: sqlite3.Connection, meant: Selection, *, after: str | None, limit: int
+    db: sqlite3.Connection, selection: Selection, *, after: str | None, limit: int
 ) -> list[DeadLetterSummary]:
     """Return the selected dead letters after a cursor (or a message id), newest first."""
-    where, values = meant.where(db)
+    where, values = selection.where(db)
     if after is not None:
         message_id, _, target = after.partition("/")
         where += " AND (message_id, target) < (?, ?)"
@@ -95,18 +95,18 @@ def dead_letter_page(
     return [DeadLetterSummary(**dict(zip(names, row, strict=True))) for row in rows]
 
 
-def count_dead_letters(db: sqlite3.Connection, meant: Selection) -> int:
+def count_dead_letters(db: sqlite3.Connection, selection: Selection) -> int:
     """Return the number of selected dead letters."""
-    where, values = meant.where(db)
+    where, values = selection.where(db)
     (total,) = db.execute(
         f"SELECT count(*) FROM deliveries INDEXED BY dead_letters WHERE {DEAD_LETTERS} AND {where}", values
     ).fetchone()
     return int(total)
 
 
-def dead_letter_keys(db: sqlite3.Connection, meant: Selection) -> list[tuple[str, str]]:
+def dead_letter_keys(db: sqlite3.Connection, selection: Selection) -> list[tuple[str, str]]:
     """Return (message, target) of the selected dead letters, oldest first."""
-    where, values = meant.where(db)
+    where, values = selection.where(db)
     keys: list[tuple[str, str]] = db.execute(
         f"SELECT message_id, target FROM deliveries INDEXED BY dead_letters WHERE {DEAD_LETTERS} AND {where}", values
     ).fetchall()

@@ -41,7 +41,7 @@ class Recorder:
         self.index.note(row if is_counted else row._replace(status=REPLAYED))  # a start does not count these either
         if row.status != REPLAYED:
             self.metrics.published(row.size, started)
-        self.events.emit_row((publish_event, row))
+        self.events.put((publish_event, row))
 
     def refused(self, delivery: Delivery) -> None:
         """Record that a rule refused a message for a target, or for all (target ``*``)."""
@@ -56,7 +56,7 @@ class Recorder:
         """Record that a message was stored in a mailbox."""
         self.index.note(delivery)
         self.metrics.deliveries[Status.NEW] += 1
-        self.events.emit_row((stored_event, delivery))
+        self.events.put((stored_event, delivery))
 
     def claimed(self, delivery: Delivery) -> None:
         """Record that a pull consumer claimed a message."""
@@ -68,7 +68,7 @@ class Recorder:
         self.index.note(delivery)
         self.metrics.deliveries[delivery.status] += 1
         self.metrics.handled(*_latencies(delivery))
-        self.events.emit_row((handled_event, delivery))
+        self.events.put((handled_event, delivery))
         if self.on_ended is not None:
             self.on_ended(delivery)
 

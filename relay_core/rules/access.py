@@ -1,7 +1,8 @@
-"""Access rules: who may publish to what.
+"""Access rules: which senders may publish to which subjects.
 
-Highest priority first; among equals, the order of the file; the first rule that matches both sender and subject
-decides; no match allows. `storage/access_file.py` keeps the rules in step with access-rules.json.
+Rules are checked by priority, highest first, then in file order. The first rule that matches sender and subject
+decides; without a match, the publish is allowed.
+`storage/access_file.py` keeps the rules in step with access-rules.json.
 """
 
 from __future__ import annotations
@@ -21,22 +22,22 @@ _KEYS = ["from", "to", "action", "priority"]
 
 
 class AccessRule(WireModel):
-    """One line of the operator's policy; both patterns may have wildcards."""
+    """A rule of the operator; both patterns may have wildcards."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     sender: Annotated[Pattern, Field(alias="from")]
-    """Senders, as a subject or a pattern."""
+    """The sender, as a subject or a pattern."""
     to: Pattern
-    """What they publish to, as a subject or a pattern."""
+    """The subject published to, or a pattern."""
     action: Literal["allow", "deny"]
-    """Whether they may."""
+    """Whether the publish is allowed."""
     priority: int = 0
-    """Higher ones are asked first; among equals, the order of the file."""
+    """Rules with a higher priority are checked first; equal ones in file order."""
 
 
 class AccessVerdict(NamedTuple):
-    """Whether a sender may reach a subject, by which rule, and why not."""
+    """Whether a sender may reach a subject, the rule that decided, and the reason for a denial."""
 
     allowed: bool
     rule: AccessRule | None = None
@@ -51,9 +52,9 @@ class AccessTable:
     """An immutable set of rules, found by their `to` pattern."""
 
     rules: tuple[AccessRule, ...]
-    """In the order of the file."""
+    """In file order."""
     _ranked: tuple[AccessVerdict, ...]
-    """The verdict of each rule, first to decide first."""
+    """The verdict of each rule, in the order in which they are checked."""
     _ranks: SubjectTrie[int]
 
     @classmethod
@@ -78,7 +79,7 @@ def parse_rules(data: bytes) -> list[AccessRule]:
     """Return the rules of a file's content.
 
     Raises:
-        ValueError: if it is not a JSON array of rules; a single bad rule spoils all of them.
+        ValueError: if it is not a JSON array of valid rules.
     """
     try:
         entries = orjson.loads(data)
@@ -102,7 +103,7 @@ def _parse_rule(number: int, entry: Any) -> AccessRule:
         if key not in _KEYS:
             raise ValueError(f"rule {number}: {explain_unknown(key, _KEYS)}")
     try:
-        # Strict: a priority of "5" or true is a mistake, and a guess could widen access.
+        # Strict: guessing what a priority of "5" or true means could widen access.
         return AccessRule.model_validate(entry, strict=True, by_alias=True, by_name=False)
     except ValidationError as error:
         where, problem = first_problem(error)

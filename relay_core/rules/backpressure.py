@@ -1,7 +1,7 @@
-"""Backpressure: a full mailbox refuses mail, and says so before it is full.
+"""Backpressure: a full mailbox refuses messages, and warns senders before it is full.
 
-Pure rules over a depth that the caller counts: pressure is depth / maximum, never above 1.0. From the warning share
-on, each publish earns its sender a `backpressure` signal: `warning` while mail is taken, `critical` once it is not.
+Pure rules over a depth that the caller counts: pressure is depth / maximum, at most 1.0. At or above the warning share,
+each publish sends its sender a `backpressure` signal: `warning` while messages are accepted, `critical` when refused.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ DEFAULT_BACKPRESSURE = BackpressureConfig()
 
 
 class BackpressureVerdict(NamedTuple):
-    """Whether a mailbox takes one more message, and how full it is."""
+    """Whether a mailbox accepts one more message, and how full it is."""
 
     allowed: bool
     reason: str | None
@@ -24,7 +24,7 @@ class BackpressureVerdict(NamedTuple):
 
 
 def check_backpressure(current_size: int, config: BackpressureConfig = DEFAULT_BACKPRESSURE) -> BackpressureVerdict:
-    """Decide whether a mailbox of this depth takes one more message."""
+    """Decide whether a mailbox of this depth accepts one more message."""
     if not config.enabled:
         return BackpressureVerdict(True, None, current_size, 0.0)
     limit = config.max_mailbox_size
@@ -36,7 +36,7 @@ def check_backpressure(current_size: int, config: BackpressureConfig = DEFAULT_B
 def pressure_signal(
     verdict: BackpressureVerdict, endpoint_subject: str, config: BackpressureConfig, timestamp: str
 ) -> Signal | None:
-    """Return the signal a verdict earns its sender, or None below the warning."""
+    """Return the signal for the sender, or None below the warning."""
     if not config.enabled or verdict.pressure < config.pressure_warning_at:
         return None
     return Signal(

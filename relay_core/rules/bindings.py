@@ -1,13 +1,13 @@
-"""Bindings: which agent a chat's messages go to, and which agents may write to a person.
+"""Bindings: which agent receives a chat's messages, and which agents may write to a person.
 
 1. A binding names chats by a pattern and one agent by its subject. A person's message goes to the agent of the first
-   binding, in the operator's order, that takes it; the message's `reply_to` is the chat, so the answer finds it.
-2. An agent may write to a person only through its own binding to that chat. Otherwise only the bus and the adapters
-   themselves may, which report failures.
-3. ``start`` says who may begin: the ``chat`` (no person is written to who has not written first), the ``agent``
-   (no person can wake it who has not been written to), or ``both``. Once begun, both may write.
-4. Conversations that have begun are kept in a file (storage/conversations_file.py), so an answer that a restart has
-   delayed finds its chat open.
+   matching binding, in file order; the message's `reply_to` is the chat, so that the answer returns there.
+2. An agent may write to a person only through its binding to that chat. The bus and the adapters may too, to report
+   failures.
+3. ``start`` says who may begin a conversation: the ``chat`` (the agent cannot write first), the ``agent`` (the person
+   cannot write first), or ``both``. Once it has begun, both may write.
+4. Conversations that have begun are kept in a file (storage/conversations_file.py), so that an answer delayed by a
+   restart is still allowed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from relay_core.messages.base import Pattern, Subject, WireModel
 from relay_core.messages.subjects import is_pattern, matches_pattern
 
 Conversation = tuple[str, str]
-"""The subjects of a chat and an agent."""
+"""The subjects of a chat and of an agent."""
 
 
 class Binding(WireModel):
@@ -53,7 +53,7 @@ class Bindings:
         return list(self._bindings)
 
     def route(self, chat: str) -> Binding | None:
-        """Return the binding whose agent gets the messages of a chat."""
+        """Return the binding whose agent receives the messages of a chat."""
         for binding in self._bindings:
             if matches_pattern(chat, binding.chat) and (binding.start != "agent" or self._has_begun(chat, binding)):
                 return binding
@@ -72,18 +72,18 @@ class Bindings:
         return f"{sender} is not bound to {chat}: add a binding to adapters.json if it may write there"
 
     def people(self, agent: str) -> list[str]:
-        """Return the people to whom an agent may write: those bound by name, and those it has talked with."""
+        """Return the people an agent may write to: those bound by name, and those with a conversation."""
         own = {binding.chat for binding in self._bindings if binding.agent == agent}
         named = {chat for chat in own if not is_pattern(chat)}
         begun = {chat for chat, with_agent in self.begun if with_agent == agent}
         return sorted(chat for chat in named | begun if isinstance(self.find(agent, chat), Binding))
 
     def must_begin(self, chat: str, binding: Binding) -> bool:
-        """Return True if a message through this binding begins a conversation that must be kept."""
+        """Return True if a message through this binding begins a conversation that must be recorded."""
         return binding.start != "both" and not self._has_begun(chat, binding)
 
     def begin(self, chat: str, binding: Binding) -> None:
-        """Note that a conversation has begun."""
+        """Record that a conversation has begun."""
         self.begun.add((chat, binding.agent))
 
     def _has_begun(self, chat: str, binding: Binding) -> bool:

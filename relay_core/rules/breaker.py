@@ -1,4 +1,4 @@
-"""Circuit breakers: a target that keeps failing is left alone, then tried again with care.
+"""Circuit breakers: deliveries to a failing target stop, then resume with a few probes.
 
 ::
 
@@ -7,15 +7,15 @@
     OPEN       refuse; cooldown over → HALF_OPEN nothing                      nothing
     HALF_OPEN  admit while a permit is free      successes + 1; enough → CLOSED   → OPEN, a new cooldown
 
-1. The cooldown runs on the monotonic clock; wall time is only shown. It is measured against the configuration of the
-   moment, so a hot reload shortens or lengthens it for breakers that are open already.
-2. In HALF_OPEN at most `half_open_probe_count` deliveries are under way: `check` takes a permit, and any outcome or
-   `release` gives one back. `release` is for a delivery that never reached its target and changes nothing else.
+1. The cooldown runs on the monotonic clock; wall time is for display. It is compared with the current configuration, so
+   a hot reload shortens or lengthens it for breakers that are already open.
+2. In HALF_OPEN at most `half_open_probe_count` deliveries are in flight: `check` takes a permit, and any outcome or
+   `release` returns it. `release` is for a delivery that never reached its target and changes nothing else.
 3. While OPEN, outcomes of deliveries admitted earlier change nothing: a late failure does not extend the cooldown, a
-   late success does not close. In HALF_OPEN every outcome is news about the target and counts.
-4. What an operator forces open stays open, for probes too, until `reset` or a forced CLOSED.
-5. Disabled breakers admit everything and count nothing, except what an operator forced open; their state is kept.
-6. Nothing here waits: OPEN becomes HALF_OPEN by the first `check` after the cooldown, not by a timer.
+   late success does not close the breaker. In HALF_OPEN every outcome counts.
+4. A breaker that an operator has forced open admits no probes until `reset` or a forced CLOSED.
+5. Disabled breakers admit everything and count nothing, unless an operator forced them open; their state is kept.
+6. There are no timers: the first `check` after the cooldown turns OPEN into HALF_OPEN.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ KEPT_TRANSITIONS = 10
 
 
 class CircuitState(StrEnum):
-    """Whether deliveries pass."""
+    """The state of a breaker."""
 
     CLOSED = "CLOSED"
     OPEN = "OPEN"
@@ -44,7 +44,7 @@ class CircuitState(StrEnum):
 
 
 class BreakerVerdict(NamedTuple):
-    """Whether a delivery may be tried."""
+    """Whether a delivery may be attempted."""
 
     allowed: bool
     reason: str | None
@@ -52,12 +52,12 @@ class BreakerVerdict(NamedTuple):
 
 
 class Transition(NamedTuple):
-    """One change of state, and why."""
+    """A change of state and its reason."""
 
     at_ms: int
     """Wall time in milliseconds."""
     state: CircuitState
-    """The new one."""
+    """The new state."""
     why: str
 
 
@@ -82,12 +82,12 @@ class BreakerState(CircuitStatus):
     key: str
     """The target's hash."""
     retry_in_ms: int | None = None
-    """Time until a probe may pass; None while forced open."""
+    """Time until a probe is admitted; None while forced open."""
 
 
 OnTransition = Callable[[str, CircuitState, CircuitState, str], None]
 
-# Names of their own: an enum member costs twice a global, and `check` runs for every delivery.
+# A global is twice as fast as an enum member, and `check` runs for every delivery.
 _CLOSED, _OPEN, _HALF_OPEN = CircuitState.CLOSED, CircuitState.OPEN, CircuitState.HALF_OPEN
 _ADMIT = BreakerVerdict(True, None, _CLOSED)
 _PROBE = BreakerVerdict(True, None, _HALF_OPEN)
@@ -108,7 +108,7 @@ class _Breaker:
 
 
 class CircuitBreakers:
-    """One breaker per target; `on_transition(key, old, new, why)` is told of every change and must not raise."""
+    """One breaker per target; `on_transition(key, old, new, why)` is called on every change and must not raise."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class CircuitBreakers:
             self.update_config(config)
 
     def check(self, key: str) -> BreakerVerdict:
-        """Decide whether a delivery may be tried; an admitted probe holds a permit until its outcome or release."""
+        """Decide whether a delivery may be attempted; an admitted probe holds a permit until its outcome or release."""
         breaker = self._breakers.get(key)
         if breaker is None:
             breaker = self._breakers[key] = _Breaker()
@@ -141,12 +141,12 @@ class CircuitBreakers:
         return _PROBE
 
     def record_success(self, key: str, *, probe: bool = True) -> None:
-        """Record that a delivery reached its target; `probe` is False if it is known to have held no permit."""
+        """Record a successful delivery; `probe` is False if it is known to have held no permit."""
         breaker = self._breakers.get(key)
         if breaker is None:
             return
         if probe:
-            _give_back(breaker)
+            _return_permit(breaker)
         if breaker.state is _CLOSED:
             breaker.failures = 0
         elif breaker.state is _HALF_OPEN and self._config.enabled:
@@ -155,12 +155,12 @@ class CircuitBreakers:
                 self._close(key, breaker, f"successful probes: {breaker.successes}")
 
     def record_failure(self, key: str, *, probe: bool = True) -> None:
-        """Record that a delivery failed; `probe` is False if it is known to have held no permit."""
+        """Record a failed delivery; `probe` is False if it is known to have held no permit."""
         breaker = self._breakers.get(key)
         if breaker is None:
             breaker = self._breakers[key] = _Breaker()
         if probe:
-            _give_back(breaker)
+            _return_permit(breaker)
         if breaker.state is _OPEN or not self._config.enabled:
             return
         breaker.failures += 1
@@ -170,15 +170,15 @@ class CircuitBreakers:
             self._open(key, breaker, f"consecutive failures: {breaker.failures}")
 
     def release(self, key: str) -> None:
-        """Give back the permit of a probe that never reached its target."""
+        """Return the permit of a probe that never reached its target."""
         breaker = self._breakers.get(key)
         if breaker is not None:
-            _give_back(breaker)
+            _return_permit(breaker)
 
     def retry_in(self, key: str) -> float:
-        """Return the seconds until a probe may pass: 0 if it may now, infinity while forced open.
+        """Return the seconds until a probe is admitted: 0 if it is now, infinity while forced open.
 
-        While every probe is out nobody can know; the cooldown is returned then, as a pace to ask again.
+        While all permits are taken this is unknown: then it is the cooldown, as an interval for asking again.
         """
         breaker = self._breakers.get(key)
         if breaker is None or breaker.state is _CLOSED:
@@ -192,7 +192,7 @@ class CircuitBreakers:
         return self._config.cooldown_ms / 1000 if breaker.probes >= self._config.half_open_probe_count else 0.0
 
     def states(self) -> dict[str, BreakerState]:
-        """Return a view of every breaker."""
+        """Return the state of every breaker."""
         return {key: self._view(key, breaker) for key, breaker in self._breakers.items()}
 
     def reset(self, key: str, why: str = "reset") -> None:
@@ -221,12 +221,12 @@ class CircuitBreakers:
             self._open(key, breaker, why)
 
     def forget(self, key: str) -> None:
-        """Drop a breaker, as when its target is gone; one that is not closed closes first, for those who keep count."""
+        """Remove the breaker of a target that is gone; if it is not closed, close it first, so that listeners know."""
         self.reset(key, "its target is gone")
         self._breakers.pop(key, None)
 
     def update_config(self, config: CircuitBreakerConfig | Mapping[str, Any]) -> None:
-        """Judge by another configuration from now on, or by this one with some keys changed; every state is kept.
+        """Use another configuration, or change some keys of the current one; every state is kept.
 
         Raises:
             ConfigError: if a key or value cannot be used.
@@ -241,7 +241,7 @@ class CircuitBreakers:
         return BreakerVerdict(False, f"circuit open for endpoint {key}", breaker.state)
 
     def _cooldown_left_ms(self, breaker: _Breaker) -> int:
-        # Whole milliseconds: a timer set for the end of the cooldown may fire a hair early.
+        # Whole milliseconds: a timer set for the end of the cooldown may fire slightly early.
         return self._config.cooldown_ms - round((self._clock.monotonic() - breaker.opened) * 1000)
 
     def _open(self, key: str, breaker: _Breaker, why: str) -> None:
@@ -260,7 +260,7 @@ class CircuitBreakers:
     def _move(self, key: str, breaker: _Breaker, new: CircuitState, why: str) -> None:
         old, breaker.state = breaker.state, new
         breaker.transitions.append(Transition(self._clock.now_ms(), new, why))
-        # Forcing open what is open already belongs in its history, but is no change to tell.
+        # Forcing an open breaker open belongs in its history, but is not a change.
         if self._on_transition is not None and old is not new:
             self._on_transition(key, old, new, why)
 
@@ -278,6 +278,6 @@ class CircuitBreakers:
         )
 
 
-def _give_back(breaker: _Breaker) -> None:
+def _return_permit(breaker: _Breaker) -> None:
     if breaker.probes:
         breaker.probes -= 1

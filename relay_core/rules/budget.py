@@ -1,17 +1,17 @@
-"""Budgets: how far a message may travel. They only ever shrink.
+"""Budgets: how far a message may travel. They only shrink.
 
-1. A publisher asks, the operator's ceilings and the parent's remains decide: every limit is the smallest of the three,
-   the hop count the largest, and with a parent the chain of ancestors is the parent's, whatever the caller claims.
+1. Every limit is the smallest of the publisher's request, the operator's ceiling and the parent's remaining budget; the
+   hop count is the largest. With a parent, the ancestor chain is the parent's, whatever the publisher requests.
 2. A delivery is refused for the first of: hops, cycle, TTL, call budget. A message lives up to and including its TTL.
 3. Each target gets its own copy: one hop more, the target at the end of the chain, one call less.
 
-`refuse_budget` is the gate and `spend` makes the copy; the pipeline calls them apart, `enforce_budget` is both.
+`refuse_budget` checks and `spend` makes the copy; the pipeline calls them separately, `enforce_budget` does both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import orjson
 from pydantic import ValidationError
@@ -19,27 +19,18 @@ from pydantic import ValidationError
 from relay_core.config import BudgetConfig
 from relay_core.errors import InvalidPayload
 from relay_core.messages.base import first_problem, trusted
-from relay_core.messages.envelope import Budget, BudgetOverrides
+from relay_core.messages.envelope import Budget, BudgetOverrides, Envelope
 
 DEFAULT_CEILINGS = BudgetConfig()
 
 
 class BudgetVerdict(NamedTuple):
-    """Whether a budget covers one more delivery, and what is left after it."""
+    """Whether a budget covers one more delivery, and the remaining budget."""
 
     allowed: bool
     reason: str | None = None
     code: str | None = None
     updated_budget: Budget | None = None
-
-
-class Budgeted(Protocol):
-    """Anything that carries a budget, such as an envelope."""
-
-    @property
-    def budget(self) -> Budget:
-        """Return the budget."""
-        ...
 
 
 def create_default_budget(now_ms: int, overrides: BudgetOverrides | Mapping[str, Any] | None = None) -> Budget:
@@ -57,7 +48,7 @@ def clamp_budget(
     ceilings: BudgetConfig,
     parent: Budget | None = None,
 ) -> Budget:
-    """Return what was asked for, cut to the operator's ceilings and to what the parent had left.
+    """Return the requested budget, limited by the operator's ceilings and the parent's remaining budget.
 
     Raises:
         InvalidPayload: with code `invalid_budget`, if an override cannot be used.
@@ -68,15 +59,15 @@ def clamp_budget(
     hop_count = 0
     chain: tuple[str, ...] = ()
     if overrides is not None:
-        asked = _read_overrides(overrides)
-        hop_count = asked.hop_count or 0
-        chain = asked.ancestor_chain or ()
-        if asked.max_hops is not None:
-            max_hops = min(max_hops, asked.max_hops)
-        if asked.ttl is not None:
-            ttl = min(ttl, asked.ttl)
-        if asked.call_budget_remaining is not None:
-            calls = min(calls, asked.call_budget_remaining)
+        requested = _read_overrides(overrides)
+        hop_count = requested.hop_count or 0
+        chain = requested.ancestor_chain or ()
+        if requested.max_hops is not None:
+            max_hops = min(max_hops, requested.max_hops)
+        if requested.ttl is not None:
+            ttl = min(ttl, requested.ttl)
+        if requested.call_budget_remaining is not None:
+            calls = min(calls, requested.call_budget_remaining)
     if parent is not None:
         hop_count = max(hop_count, parent.hop_count)
         chain = parent.ancestor_chain
@@ -100,7 +91,7 @@ def refuse_budget(budget: Budget, endpoint: str, now_ms: int) -> tuple[str, str]
 
 
 def spend(budget: Budget, endpoint: str) -> Budget:
-    """Return the copy for one target of a budget that `refuse_budget` has passed."""
+    """Return the copy of a budget for one target; `refuse_budget` must have passed it."""
     return _make(
         budget.hop_count + 1,
         budget.max_hops,
@@ -110,8 +101,8 @@ def spend(budget: Budget, endpoint: str) -> Budget:
     )
 
 
-def enforce_budget(envelope: Budgeted, endpoint: str, *, now_ms: int) -> BudgetVerdict:
-    """Decide whether an envelope may be delivered to an endpoint, and return the budget that travels on."""
+def enforce_budget(envelope: Envelope, endpoint: str, *, now_ms: int) -> BudgetVerdict:
+    """Decide whether an envelope may be delivered to an endpoint, and return its remaining budget."""
     refusal = refuse_budget(envelope.budget, endpoint, now_ms)
     if refusal is not None:
         return BudgetVerdict(False, *refusal)
@@ -119,7 +110,7 @@ def enforce_budget(envelope: Budgeted, endpoint: str, *, now_ms: int) -> BudgetV
 
 
 def _make(hop_count: int, max_hops: int, chain: tuple[str, ...], ttl: int, calls: int) -> Budget:
-    # Every value comes from a validated model, and one budget is made per publish and per target.
+    # Every value comes from a validated model, and this runs for every publish and every target.
     return trusted(
         Budget,
         {
@@ -138,7 +129,7 @@ def _read_overrides(overrides: BudgetOverrides | Mapping[str, Any]) -> BudgetOve
     try:
         orjson.dumps(overrides.model_dump())
     except (TypeError, ValueError) as error:
-        # Python's integers and texts reach further than a stored message can.
+        # Not every Python integer or text can be stored as JSON.
         raise _refuse(str(error)) from error
     return overrides
 
@@ -154,5 +145,5 @@ def _parse_overrides(overrides: Mapping[str, Any]) -> BudgetOverrides:
         raise _refuse(f"{where}: {problem} (got {first['input']!r})" if where else problem) from error
 
 
-def _refuse(what: str) -> InvalidPayload:
-    return InvalidPayload(f"budget: {what}", code="invalid_budget")
+def _refuse(problem: str) -> InvalidPayload:
+    return InvalidPayload(f"budget: {problem}", code="invalid_budget")

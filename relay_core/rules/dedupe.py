@@ -1,10 +1,10 @@
-"""Dedupe: a publish that is retried with the same dedupe id happens once.
+"""Deduplication: a publish that is retried with the same dedupe id happens once.
 
-1. The outcome of a publish that left anything on disk is remembered; a retry gets it instead of
-   publishing again. A refusal leaves nothing, so a retry after one is a new try.
-2. A retry while the first is still under way waits for it. If the first fails, the retry tries.
-3. Remembered are the newest `limit` outcomes, also across a restart: from the index, and from the
-   journal for those a kill overtook. Ids are per sender.
+1. The outcome of a publish that stored anything is remembered; a retry returns it instead of publishing again. A
+   refusal stores nothing, so a retry after it publishes.
+2. A retry during the first publish waits for it. If the first fails, the retry publishes.
+3. The newest `limit` outcomes are remembered, also across a restart: from the index, and from the journal for those
+   that a kill kept out of the index. Ids are per sender.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from relay_core.messages.results import PublishResult
 
 Outcome: TypeAlias = tuple[PublishResult, bool]
-"""What a publish came to, and whether it left anything on disk."""
+"""The result of a publish, and whether it stored anything."""
 
 
 def dedupe_key(sender: str, dedupe_id: str) -> str:
@@ -31,7 +31,7 @@ class Dedupe:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._outcomes: OrderedDict[str, PublishResult] = OrderedDict()
-        self._under_way: dict[str, asyncio.Future[None]] = {}
+        self._in_progress: dict[str, asyncio.Future[None]] = {}
 
     def __len__(self) -> int:
         return len(self._outcomes)
@@ -48,21 +48,21 @@ class Dedupe:
     def once(
         self, key: str, begin: Callable[[], Outcome | Coroutine[Any, Any, Outcome]]
     ) -> PublishResult | Coroutine[Any, Any, PublishResult]:
-        """Return the remembered outcome, or publish; it is remembered if it left anything on disk."""
-        if key in self._under_way:
+        """Return the remembered outcome, or publish and remember the outcome if anything was stored."""
+        if key in self._in_progress:
             return self._after(key, begin)
         if (known := self._outcomes.get(key)) is not None:
             return known
         outcome = begin()
         if isinstance(outcome, tuple):
             return self._ended(key, outcome)
-        # Marked at once, not when somebody gets round to awaiting the rest.
-        done = self._under_way[key] = asyncio.get_running_loop().create_future()
+        # Marked now, not when the caller awaits the rest.
+        done = self._in_progress[key] = asyncio.get_running_loop().create_future()
         return self._finish(key, outcome, done)
 
     async def _after(self, key: str, begin: Callable[[], Outcome | Coroutine[Any, Any, Outcome]]) -> PublishResult:
-        while (under_way := self._under_way.get(key)) is not None:
-            await asyncio.shield(under_way)
+        while (in_progress := self._in_progress.get(key)) is not None:
+            await asyncio.shield(in_progress)
         outcome = self.once(key, begin)
         return outcome if isinstance(outcome, PublishResult) else await outcome
 
@@ -72,11 +72,11 @@ class Dedupe:
         try:
             return self._ended(key, await outcome)
         finally:
-            del self._under_way[key]
+            del self._in_progress[key]
             done.set_result(None)
 
     def _ended(self, key: str, outcome: Outcome) -> PublishResult:
-        result, is_durable = outcome
-        if is_durable:
+        result, was_stored = outcome
+        if was_stored:
             self.remember(key, result)
         return result

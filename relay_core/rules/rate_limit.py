@@ -1,12 +1,12 @@
-"""Rate limits: how often one sender may publish within a sliding window.
+"""Rate limits: how often a sender may publish within a sliding window.
 
 1. The window is a log: one wall-clock time per admitted publish. A refused publish is not recorded, so a sender that
    keeps trying is admitted as soon as its oldest publish is a whole window old.
-2. An override counts for its prefix cut at a token boundary: ``relay.agent.a`` covers ``relay.agent.a.b``, never
+2. An override applies to its prefix, cut at a token boundary: ``relay.agent.a`` covers ``relay.agent.a.b``, never
    ``relay.agent.ab``. The longest prefix wins.
 3. Counting and recording are one step, so concurrent publishes cannot overshoot.
-4. When the wall clock jumps back, publishes that now lie in the future count as made at this moment: nobody is locked
-   out for longer than a window, and nobody gets a second helping.
+4. When the wall clock jumps back, publishes that are now in the future count as made now: no sender is blocked
+   for longer than a window, and none gets a second allowance.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DEFAULT_RATE_LIMIT = RateLimitConfig()
 
 
 class RateLimitVerdict(NamedTuple):
-    """Whether a sender may publish; the count excludes this publish, no limit is known while limits are off."""
+    """Whether a sender may publish; the count excludes this publish, and the limit is None while limits are off."""
 
     allowed: bool
     reason: str | None = None
@@ -32,12 +32,12 @@ class RateLimitVerdict(NamedTuple):
 
 
 class SenderWindow(WireModel):
-    """How much of its window a sender has used."""
+    """A sender's usage of its window."""
 
     count: int
     """Publishes within the window that ends now."""
     limit: int
-    """Publishes that the window may hold."""
+    """Publishes allowed within the window."""
     window_secs: int
 
 
@@ -53,7 +53,7 @@ _NOT_LIMITED = RateLimitVerdict(True)
 
 
 def resolve_limit(sender: str, config: RateLimitConfig = DEFAULT_RATE_LIMIT) -> int:
-    """Return the limit of the longest override prefix that covers the sender, else the common one."""
+    """Return the limit of the longest override prefix that covers the sender, or the general limit."""
     best, limit = 0, config.max_per_window
     for key, override in config.per_sender_overrides.items():
         prefix = key.rstrip(".")
@@ -66,7 +66,7 @@ def resolve_limit(sender: str, config: RateLimitConfig = DEFAULT_RATE_LIMIT) -> 
 def check_rate_limit(
     sender: str, count_in_window: int, config: RateLimitConfig = DEFAULT_RATE_LIMIT
 ) -> RateLimitVerdict:
-    """Decide whether a sender with so many publishes in the window may make one more."""
+    """Decide whether a sender with this many publishes in the window may make one more."""
     if not config.enabled:
         return RateLimitVerdict(True, None, count_in_window)
     return _judge(count_in_window, resolve_limit(sender, config), config.window_secs)
@@ -87,7 +87,7 @@ class _Window:
         self.log: deque[int] = deque()
 
     def slide(self, now: int, window_ms: int) -> int:
-        """Drop what has left the window and return how many publishes are in it."""
+        """Drop publishes that have left the window and return the number in it."""
         log = self.log
         if not log:
             return 0
@@ -115,7 +115,7 @@ class RateLimiter:
         return len(self._windows)
 
     def update_config(self, config: RateLimitConfig) -> None:
-        """Judge by another configuration from now on; what was recorded stays."""
+        """Use another configuration; recorded publishes stay."""
         self._config = config
         # Read on every publish; plain attributes are twice as fast as a model's.
         self._enabled = config.enabled
@@ -125,12 +125,12 @@ class RateLimiter:
             window.limit = resolve_limit(sender, config)
 
     def take(self, sender: str, now: int) -> bool:
-        """Record a publish at wall time `now` in milliseconds, if the sender may make one then."""
+        """Record a publish at wall time `now` in milliseconds, if allowed; return True if so."""
         if not self._enabled:
             return True
         window = self._windows.get(sender) or self._open(sender)
         log = window.log
-        # Most often nothing has left the window and the clock has not gone back.
+        # Usually nothing has left the window and the clock has not gone back.
         if log and (log[0] <= now - self._window_ms or log[-1] > now):
             window.slide(now, self._window_ms)
         if len(log) >= window.limit:
@@ -139,14 +139,14 @@ class RateLimiter:
         return True
 
     def check(self, sender: str, now: int) -> RateLimitVerdict:
-        """Say whether the sender may publish at wall time `now`, and what it has used; record nothing."""
+        """Return whether the sender may publish at wall time `now`, without recording it."""
         if not self._enabled:
             return _NOT_LIMITED
         window = self._windows.get(sender) or self._open(sender)
         return _judge(window.slide(now, self._window_ms), window.limit, self._window_secs)
 
     def warm(self, entries: Iterable[tuple[str, int]]) -> None:
-        """Record earlier publishes (sender, wall time in ms), in any order, as a restart finds them in the index."""
+        """Record earlier publishes (sender, wall time in ms), in any order; a restart finds them in the index."""
         if not self._enabled:
             return
         start = self._clock.now_ms() - self._window_ms
@@ -159,7 +159,7 @@ class RateLimiter:
             window.log = deque(sorted([*window.log, *times]))
 
     def forget_idle(self) -> int:
-        """Drop senders with nothing left in their window and return how many there were."""
+        """Drop senders with an empty window and return their number."""
         now = self._clock.now_ms()
         idle = [sender for sender, window in self._windows.items() if not window.slide(now, self._window_ms)]
         for sender in idle:

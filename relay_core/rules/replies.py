@@ -1,15 +1,15 @@
-"""Reply mailboxes: private mailboxes below ``relay.reply.``, each for the answers to the questions that name it.
+"""Reply mailboxes: private mailboxes below ``relay.reply.``, for answers to the questions that name them.
 
-1. No pattern reaches one: neither a broadcast nor a subscription. Its mail goes to its owner alone, and to no adapter.
+1. No pattern matches one: neither a broadcast nor a subscription. Its messages go only to its owner, not to adapters.
 2. An answer is accepted only from a recipient of a question, which is a message whose `reply_to` is the mailbox: a
-   sender with the name of a target; the adapter that the question was handed to; or a reader that was handed the
+   sender with the name of a target; the adapter that the question was delivered to; or a reader that received the
    question under another name (a pool, a pattern), if the answer names the question's id (`parent_id`, or
-   `correlationId` in the payload). An answer that names a question is judged by that question alone.
+   `correlationId` in the payload). An answer that names a question is checked against that question alone.
 3. The bus's own failure notices are accepted.
-4. What is known of questions is in memory, and derived: it is noted when a question is stored and again when it is
-   handed over, so that a question that waited through a restart can be answered after it, and one that was in hand
-   then as well. A recipient that finished a question before a restart can no longer answer it.
-5. It is bounded: `_PER_MAILBOX` questions of a mailbox, the oldest forgotten first, and `_CLOSED` mailboxes that are
+4. Questions are known in memory only. They are noted when they are stored and again when they are delivered, so that a
+   question that was waiting or in flight during a restart can be answered afterwards. A recipient that finished a
+   question before a restart can no longer answer it.
+5. Memory is bounded: `_PER_MAILBOX` questions of a mailbox, the oldest dropped first, and `_CLOSED` mailboxes that are
    not endpoints of this bus (the owner is gone, or on another bus).
 """
 
@@ -35,11 +35,11 @@ class _Question:
         self.names: set[str] = set()
         """Subjects that it was sent to."""
         self.readers: set[str] = set()
-        """Clients and adapters that it was handed to."""
+        """Clients and adapters that it was delivered to."""
 
 
 class ReplyRules:
-    """Know which questions name a reply mailbox, and who received them."""
+    """The questions that name reply mailboxes, and their recipients."""
 
     def __init__(self, is_endpoint: Callable[[str], bool]) -> None:
         self._is_endpoint = is_endpoint
@@ -50,7 +50,7 @@ class ReplyRules:
         return len(self._open) + len(self._closed)
 
     def sent(self, mailbox: str, envelope_subject: str, message_id: str, reply_to: str | None) -> None:
-        """Note that a message was stored for, or handed to, the mailbox of a subject."""
+        """Note that a message was stored in, or delivered from, the mailbox of a subject."""
         if reply_to is None or not reply_to.startswith(REPLY_PREFIX):
             return
         question = self._question(reply_to, message_id)
@@ -61,18 +61,18 @@ class ReplyRules:
             question.names.add(mailbox)
 
     def handed(self, mailbox: str, envelope: Envelope) -> None:
-        """Note that a message is being handed to a consumer of a mailbox."""
+        """Note that a message is being delivered to a consumer of a mailbox."""
         self.sent(mailbox, envelope.subject, envelope.id, envelope.reply_to)
 
     def read(self, envelope: Envelope, reader: str) -> None:
-        """Note which client has a message in hand."""
+        """Note which client has a message in flight."""
         if envelope.reply_to is not None and envelope.reply_to.startswith(REPLY_PREFIX):
             self._question(envelope.reply_to, envelope.id).readers.add(reader)
 
     def may_answer(
         self, mailbox: str, sender: str, reader: str | None, *, parent_id: str | None = None, payload: Any = None
     ) -> bool:
-        """Return True if a publish may go to a reply mailbox: it answers a question that its publisher received."""
+        """Return True if a publish to a reply mailbox answers a question that its publisher received."""
         questions = self._open.get(mailbox) or self._closed.get(mailbox)
         if questions is None:
             return False
@@ -86,7 +86,7 @@ class ReplyRules:
         return False
 
     def ended(self, mailbox: str) -> None:
-        """Note that a reply mailbox is no endpoint any more; a late answer is still recognised for a while."""
+        """Note that a reply mailbox is no longer an endpoint; a late answer is still recognised for a while."""
         questions = self._open.pop(mailbox, None)
         if questions is not None:
             self._keep(mailbox, questions)

@@ -81,7 +81,7 @@ def storage_error(verb: str, path: Path, error: OSError) -> StorageError:
         f"cannot {verb} {path}: {error.strerror or error}" + ("; free some space and try again" if full else ""),
         path=str(path),
         retryable=full,
-        code="storage_full" if full else None,
+        code="storage_full" if full else "",
     )
 
 

@@ -1,4 +1,4 @@
-"""For tests of Relay, and of programs built on it.
+"""Tools for tests of Relay, and of programs built on it.
 
 `FakeClock` moves only when told to. `check_adapter` checks an adapter against the rules that the bus relies on, which
 `adapter_compliance` lists. May import everything in `relay_core`; nothing else imports it.

@@ -1,12 +1,12 @@
-"""The rules that the bus counts on an adapter to keep, as checks that any adapter's tests can call.
+"""Checks of the rules that the bus relies on an adapter to keep, for any adapter's tests.
 
 ::
 
     async def test_it_keeps_the_rules(server):
         await check_adapter(lambda: MyAdapter(server.url), subject="relay.human.my.chat")
 
-Each check runs on a real bus in a temporary directory and raises `ComplianceError` with a sentence
-that says which rule was broken. They need no test framework.
+Each check runs on a real bus in a temporary directory and raises a `ComplianceError` that names the broken rule. They
+need no test framework.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ class AdapterCase:
     """The adapter under test."""
 
     make: Callable[[], Adapter]
-    """Return a new adapter of the same id each time, to a platform that accepts."""
+    """Return a new adapter with the same id each time, for a platform that accepts messages."""
     subject: str
-    """A subject that it takes."""
+    """A subject that it delivers."""
     payload: Any
     """A payload that its platform accepts."""
     make_failing: Callable[[], Adapter] | None = None
-    """Return one to a platform that refuses the message."""
+    """Return an adapter for a platform that refuses the message."""
     make_slow: Callable[[], Adapter] | None = None
-    """Return one to a platform that does not answer."""
+    """Return an adapter for a platform that does not answer."""
     patience: float = 10.0
     """Seconds that connecting, delivering or stopping may take."""
 
@@ -65,10 +65,10 @@ async def check_adapter(
     make_slow: Callable[[], Adapter] | None = None,
     patience: float = 10.0,
 ) -> None:
-    """Hold an adapter to every rule; see `AdapterCase` for what to pass.
+    """Check an adapter against every rule; the parameters are those of `AdapterCase`.
 
     Raises:
-        ComplianceError: at the first rule that it breaks.
+        ComplianceError: at the first broken rule.
     """
     payload = {"content": "compliance check"} if payload is None else payload
     case = AdapterCase(make_adapter, subject, payload, make_failing, make_slow, patience)
@@ -77,7 +77,7 @@ async def check_adapter(
 
 
 async def check_shape(case: AdapterCase) -> None:
-    """Check that it has the shape of an adapter, takes the subject, and is not connected before it is started."""
+    """Check that it implements Adapter, matches the subject, and is not connected before it is started."""
     adapter, another = case.make(), case.make()
     try:
         shape = read_shape(adapter)
@@ -91,7 +91,7 @@ async def check_shape(case: AdapterCase) -> None:
 
 
 async def check_lifecycle(case: AdapterCase) -> None:
-    """Check that it connects, says so, stops for good, and can be stopped twice, unstarted, and started again."""
+    """Check that it connects, announces it, stops, and can be stopped twice, stopped unstarted, and started again."""
     async with running_bus() as relay:
         unstarted = case.make()
         await _within(case, "stop of an adapter that was not started", unstarted.stop())
@@ -106,8 +106,8 @@ async def check_lifecycle(case: AdapterCase) -> None:
             at_once = _status(adapter).state
             require(at_once != "error", f"{turn} left the status error ({_status(adapter).detail}): it must raise")
             await _until(case, lambda: _status(adapter).state == "connected", f"{turn}: its status is not connected")
-            said_so = at_once == "connected" or "connected" in announced
-            require(said_so, f"its status went from {at_once} to connected without context.status_changed()")
+            was_announced = at_once == "connected" or "connected" in announced
+            require(was_announced, f"its status went from {at_once} to connected without context.status_changed()")
             await _within(case, "stop", adapter.stop())
             require(_status(adapter).state != "connected", "status is still connected after stop")
             await _within(case, "a second stop", adapter.stop())
@@ -117,7 +117,7 @@ async def check_lifecycle(case: AdapterCase) -> None:
 
 
 async def check_delivery(case: AdapterCase) -> None:
-    """Check that it takes a message through the bus and returns a good `DeliveryResult`."""
+    """Check that it delivers a message and returns a `DeliveryResult` with ``ok=True``."""
     async with running_bus() as relay:
         adapter = case.make()
         await _add(case, relay, adapter)
@@ -128,7 +128,7 @@ async def check_delivery(case: AdapterCase) -> None:
 
 
 async def check_failure(case: AdapterCase) -> None:
-    """Check that what its platform refuses is a failed delivery: reported, parked, never raised through the bus."""
+    """Check that a refusal of its platform is a failed delivery: reported, dead-lettered, never raised."""
     if case.make_failing is None:
         return
     async with running_bus() as relay:
@@ -141,7 +141,7 @@ async def check_failure(case: AdapterCase) -> None:
 
 
 async def check_stop_during_delivery(case: AdapterCase) -> None:
-    """Check that a stop ends the delivery under way, one way or the other."""
+    """Check that a stop ends the delivery in flight, one way or the other."""
     async with running_bus() as relay:
         adapter = (case.make_slow or case.make)()
         await _add(case, relay, adapter)
@@ -160,7 +160,7 @@ async def check_stop_during_delivery(case: AdapterCase) -> None:
 
 
 async def check_echo_guard(case: AdapterCase) -> None:
-    """Check that it does not get back what it published on a subject of its own."""
+    """Check that it does not receive a message that it published on one of its subjects."""
     async with running_bus() as relay:
         spied = _Spied(case.make())
         await _add(case, relay, spied)
@@ -169,12 +169,12 @@ async def check_echo_guard(case: AdapterCase) -> None:
         assert spied.context is not None
         result = await spied.context.publish(case.subject, case.payload, sender=_SENDER)
         await relay.idle()
-        require(result.delivered_to == 1, "what it publishes does not reach an endpoint")
-        require(relay.adapters()[0].delivered == 0, "it got back a message that it had published itself")
+        require(result.delivered_to == 1, "its publish does not reach an endpoint")
+        require(relay.adapters()[0].delivered == 0, "it received a message that it had published itself")
 
 
 async def check_replacement(case: AdapterCase) -> None:
-    """Check that it can be replaced by another of its id while it runs."""
+    """Check that it can be replaced by an adapter with the same id while it runs."""
     async with running_bus() as relay:
         old, new = case.make(), case.make()
         await _add(case, relay, old)
@@ -199,10 +199,10 @@ ADAPTER_CHECKS: tuple[AdapterCheck, ...] = (
 
 
 def require(kept: bool, rule: str) -> None:
-    """Raise if a rule was not kept.
+    """Require that a rule was kept.
 
     Raises:
-        ComplianceError: if so.
+        ComplianceError: if it was not.
     """
     if not kept:
         raise ComplianceError(rule)
@@ -210,14 +210,14 @@ def require(kept: bool, rule: str) -> None:
 
 @asynccontextmanager
 async def running_bus() -> AsyncIterator[RelayCore]:
-    """Run a bus in a directory that goes with it."""
+    """Run a bus in a temporary directory."""
     with TemporaryDirectory(prefix="relay-compliance-") as directory:
         async with RelayCore(Path(directory), RelayConfig(durability="os")) as relay:
             yield relay
 
 
 class _Spied:
-    """An adapter whose context can be got at."""
+    """An adapter that exposes its context."""
 
     def __init__(self, adapter: Adapter) -> None:
         self._adapter = adapter
@@ -239,13 +239,13 @@ async def _add(case: AdapterCase, relay: RelayCore, adapter: Any) -> None:
 
 
 async def _publish(case: AdapterCase, relay: RelayCore) -> AdapterState:
-    """Publish the message of the case, and return the state of the adapter once it has dealt with it."""
+    """Publish the message of the case, and return the adapter's state after the delivery."""
     await _within(case, "publish", relay.publish(case.subject, case.payload, sender=_SENDER))
     await _within(case, "deliver", relay.idle())
     return relay.adapters()[0]
 
 
-async def _within(case: AdapterCase, what: str, work: Awaitable[object]) -> None:
+async def _within(case: AdapterCase, step: str, work: Awaitable[object]) -> None:
     limit = asyncio.timeout(case.patience)
     try:
         async with limit:
@@ -254,8 +254,8 @@ async def _within(case: AdapterCase, what: str, work: Awaitable[object]) -> None
         raise
     except Exception as error:
         if limit.expired():
-            raise ComplianceError(f"{what}: not done within {case.patience:g} s") from error
-        raise ComplianceError(f"{what} raised {type(error).__name__}: {error}") from error
+            raise ComplianceError(f"{step}: not done within {case.patience:g} s") from error
+        raise ComplianceError(f"{step} raised {type(error).__name__}: {error}") from error
 
 
 async def _until(case: AdapterCase, holds: Callable[[], bool], problem: str) -> None:
@@ -267,7 +267,7 @@ async def _until(case: AdapterCase, holds: Callable[[], bool], problem: str) -> 
 
 
 async def _leftovers(before: set[asyncio.Task[Any]]) -> set[str]:
-    for _ in range(3):  # a task that has just been cancelled may still take its leave
+    for _ in range(3):  # a task that has just been cancelled may still be ending
         await asyncio.sleep(0)
     return {task.get_name() for task in asyncio.all_tasks() - before}
 

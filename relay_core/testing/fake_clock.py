@@ -1,4 +1,4 @@
-"""A clock for tests: time that moves only when told to."""
+"""A clock for tests, which the test advances."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from heapq import heappop, heappush
 from itertools import count
 
 _NS = 1_000_000_000
-# A first reading of zero would hide code that takes a time for a truth value.
+# Starting at zero would hide code that uses a time as a truth value.
 _MONOTONIC_START_NS = 1_000 * _NS
 
 
 class FakeTimer:
-    """A call that `FakeClock.advance` will make, unless it is cancelled."""
+    """A scheduled call of `FakeClock`, unless it is cancelled."""
 
     __slots__ = ("_callback",)
 
@@ -20,7 +20,7 @@ class FakeTimer:
         self._callback: Callable[[], None] | None = callback
 
     def cancel(self) -> None:
-        """Forget the call."""
+        """Cancel the call."""
         self._callback = None
 
     def fire(self) -> None:
@@ -31,7 +31,7 @@ class FakeTimer:
 
 
 class FakeClock:
-    """A `Clock` that stands still until it is advanced; it counts whole nanoseconds, so steps add up exactly."""
+    """A `Clock` that stands still until it is advanced; it counts whole nanoseconds, so that steps add up exactly."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._wall_ns = now_ms * 1_000_000
@@ -55,13 +55,13 @@ class FakeClock:
         return timer
 
     def advance(self, seconds: float) -> None:
-        """Move both clocks on, firing what falls due in order of time, each at its own moment.
+        """Advance both clocks, firing the timers that fall due, in order, each at its time.
 
         Raises:
             ValueError: if `seconds` is negative; `jump_wall` moves the wall clock backwards.
         """
         if seconds < 0:
-            raise ValueError(f"time does not go back by {-seconds} s: use jump_wall")
+            raise ValueError(f"cannot advance by {seconds} s: use jump_wall to go back")
         end = self._monotonic_ns + round(seconds * _NS)
         while self._timers and self._timers[0][0] <= end:
             due, _, timer = heappop(self._timers)
@@ -74,7 +74,7 @@ class FakeClock:
         self._wall_ns += round(seconds * _NS)
 
     def _move_to(self, monotonic_ns: int) -> None:
-        # A callback may itself advance the clock beyond the next timer's moment.
+        # A callback may itself advance the clock beyond the next timer.
         step = max(monotonic_ns - self._monotonic_ns, 0)
         self._monotonic_ns += step
         self._wall_ns += step

@@ -11,11 +11,11 @@ from pyspark.testing import assertDataFrameEqual
 
 from relay_core import RelayCore
 from relay_core.messages.operator_views import STATE_NAMES
-from relay_core.records.events import read_events
 from relay_core.testing import FakeClock
 from spark.days import Day
 from spark.tables.adapters import STATUSES, adapters
 from tests.kit.adapters import SampleAdapter
+from tests.kit.events import EventReader
 from tests.spark.events import DAY, START, at, events
 from tests.spark.replay import Spell, random_day, walk
 
@@ -144,7 +144,7 @@ async def test_the_bus_tells_of_reloads_and_removals_as_this_table_reads_them(da
         await relay.replace_adapter(SampleAdapter("chat", ["relay.human.chat.>"]))
         await relay.remove_adapter("chat")
     segments = sorted((data_dir / "events").rglob("*.jsonl"))
-    told = [event for path in segments for event in read_events(path) if event.kind == "adapter"]
+    told = [event for path in segments for event in EventReader(path) if event.kind == "adapter"]
     assert [(event.status, event.detail) for event in told] == [
         ("connected", None),
         ("connected", None),

@@ -207,7 +207,7 @@ def _errors() -> Iterator[str]:
         "`AccessDenied` with `rules_broken` means that access-rules.json is broken: repair it and retry.\n"
     )
     rows = [
-        [f"`{name}`", str(ERROR_NUMBERS[name]), f"`{kind.default_code}`", _codes(kind.fields), _about(kind)]
+        [f"`{name}`", str(ERROR_NUMBERS[name]), f"`{kind.default_code}`", _codes(kind.field_names()), _about(kind)]
         for name, kind in ERROR_CLASSES.items()
     ]
     for row in rows:

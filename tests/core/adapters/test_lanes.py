@@ -229,10 +229,10 @@ async def test_a_message_that_was_not_taken_waits_at_the_head_of_its_line(relay:
     adapter = SampleAdapter(platform=Busy(1))
     await relay.add_adapter(adapter)
     first = await relay.publish("relay.out.x", 1, sender=SENDER)
-    assert (first.delivered_to, [one.status for one in first.adapter_results or ()]) == (1, ["queued"])
+    assert (first.delivered_to, [outcome.status for outcome in first.adapter_results or ()]) == (1, ["queued"])
     assert relay.adapters()[0].last_error == "too many requests (429): asked again in 30 s"
     second = await relay.publish("relay.out.x", 2, sender=SENDER)
-    assert [one.status for one in second.adapter_results or ()] == ["queued"]
+    assert [outcome.status for outcome in second.adapter_results or ()] == ["queued"]
     clock.advance(29)
     await relay.idle()
     assert adapter.got == [1]

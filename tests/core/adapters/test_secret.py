@@ -75,8 +75,8 @@ BAD: list[Any] = [
     pytest.param("file:gone", "cannot read the secret in", id="no file"),
     pytest.param("file:open", "others can read .*open: run 'chmod 600", id="open to others"),
     pytest.param("file:empty", "must hold one secret", id="empty file"),
-    pytest.param("file:.", "is no file", id="a directory"),
-    pytest.param("file:pipe", "is no file", id="a pipe"),
+    pytest.param("file:.", "is not a file", id="a directory"),
+    pytest.param("file:pipe", "is not a file", id="a pipe"),
     pytest.param("file:bytes", "is not UTF-8", id="no text"),
     pytest.param("file:long", "must hold one secret", id="too long"),
 ]

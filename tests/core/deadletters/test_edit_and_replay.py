@@ -71,7 +71,7 @@ async def test_an_edit_that_is_refused_leaves_the_original(relay: RelayCore, dat
     for number in range(FULL):
         await relay.publish(A, number, sender=SENDER)
     result = await relay.replays.edit(message_id, 2)
-    assert [one.reason for one in result.rejected or ()] == ["backpressure"]
+    assert [rejection.reason for rejection in result.rejected or ()] == ["backpressure"]
     assert await dead_ids(relay) == [message_id]
     assert (await span(relay, message_id)).status == "failed"
     assert_counts_match_files(relay, data_dir)

@@ -126,16 +126,16 @@ async def test_a_file_that_was_no_message(relay: RelayCore, data_dir: Path) -> N
 async def test_a_message_that_still_has_no_target(relay: RelayCore, data_dir: Path) -> None:
     result = await relay.publish(B, 1, sender=SENDER)
     plan = await relay.plan_replay()
-    assert [(item.verdict, item.detail) for item in plan.items] == [("no_target", "still nobody to deliver to")]
+    assert [(item.verdict, item.detail) for item in plan.items] == [("no_target", "there is still no target")]
     assert (await relay.run_replay(plan.id)).skipped == 1
     assert places(data_dir, result.message_id) == ["failed"]
 
 
-async def test_a_message_whose_endpoint_is_not_registered_any_more(relay: RelayCore) -> None:
+async def test_a_message_whose_endpoint_is_no_longer_registered(relay: RelayCore) -> None:
     await dead(relay, 1)
     await relay.unregister_endpoint(A)
     (item,) = (await relay.plan_replay()).items
-    assert (item.verdict, item.detail) == ("no_target", "the endpoint is not registered any more")
+    assert (item.verdict, item.detail) == ("no_target", "the endpoint is no longer registered")
 
 
 async def test_a_message_whose_adapter_is_gone_has_no_target(relay: RelayCore) -> None:
@@ -143,9 +143,7 @@ async def test_a_message_whose_adapter_is_gone_has_no_target(relay: RelayCore) -
     assert verdicts(await relay.plan_replay()) == {message: "will_deliver"}
     await relay.remove_adapter("sample")
     plan = await relay.plan_replay()
-    assert [(item.verdict, item.detail) for item in plan.items] == [
-        ("no_target", "the adapter sample is not there any more")
-    ]
+    assert [(item.verdict, item.detail) for item in plan.items] == [("no_target", "the adapter sample is not running")]
     outcome = await relay.run_replay(plan.id)
     assert (outcome.delivered, outcome.skipped, outcome.skips) == (0, 1, {"no_target": 1})
     assert await dead_ids(relay) == [message]
@@ -166,7 +164,7 @@ async def test_an_adapter_that_goes_between_plan_and_run_leaves_the_dead_letter(
 
 async def test_the_mailbox_of_a_removed_adapter_is_listed_until_it_is_empty(data_dir: Path, clock: FakeClock) -> None:
     def states(relay: RelayCore) -> list[tuple[str, bool, int]]:
-        return [(one.subject, one.registered, one.failed) for one in relay.mailboxes() if one.kind == "adapter"]
+        return [(box.subject, box.registered, box.failed) for box in relay.mailboxes() if box.kind == "adapter"]
 
     subject = "relay.adapter.sample"
     async with RelayCore(data_dir, config(), clock) as relay:

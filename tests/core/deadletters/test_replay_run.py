@@ -12,10 +12,11 @@ from relay_core import DeadLetterFilter, RateLimitConfig, RelayCore
 from relay_core.clock import iso
 from relay_core.messages.delivery import TraceSearch
 from relay_core.messages.subjects import subject_hash
-from relay_core.records.events import EventKind, read_events
+from relay_core.records.events import EventKind
 from relay_core.testing import FakeClock
 from tests.core.deadletters.replays import config, dead, dead_by_handler, places
 from tests.kit.bus import SENDER, A, B, C, assert_counts_match_files, dead_ids, span
+from tests.kit.events import EventReader
 from tests.kit.handlers import Listener
 
 pytestmark = pytest.mark.bus(config(), endpoints=[A])
@@ -71,7 +72,7 @@ async def test_a_replay_stays_in_the_conversation_it_belongs_to(either: RelayCor
     found = await span(either, child.message_id, B)
     assert (found.status, found.trace_id, found.parent_id) == ("done", parent.message_id, parent.message_id)
     grandchild = await either.publish(A, "grandchild", sender=B, parent_id=child.message_id)
-    assert [one.message_id for one in await either.conversation(parent.message_id)] == [
+    assert [span.message_id for span in await either.conversation(parent.message_id)] == [
         parent.message_id,
         child.message_id,
         grandchild.message_id,
@@ -234,7 +235,7 @@ async def test_a_replay_is_an_event(data_dir: Path, clock: FakeClock) -> None:
         await relay.register_endpoint(B)
         await relay.run_replay((await relay.plan_replay()).id)
     segments = sorted((data_dir / "events").rglob("*.jsonl"))
-    events = [event for segment in segments for event in read_events(segment) if event.kind == EventKind.REPLAYED]
+    events = [event for segment in segments for event in EventReader(segment) if event.kind == EventKind.REPLAYED]
     assert [event.message_id for event in events] == ids
 
 
@@ -275,7 +276,7 @@ async def test_the_time_as_a_dead_letter_is_not_counted_as_waiting(
         (found,) = (await relay.search_traces(TraceSearch(id=message))).rows
         assert found.total_us is not None
         assert found.total_us < HOUR_US
-    told = [event for path in sorted((data_dir / "events").rglob("*.jsonl")) for event in read_events(path)]
+    told = [event for path in sorted((data_dir / "events").rglob("*.jsonl")) for event in EventReader(path)]
     (handled,) = [event for event in told if event.kind == EventKind.HANDLED]
     assert handled.queue_us is not None
     assert waited <= handled.queue_us < HOUR_US
@@ -289,7 +290,7 @@ async def test_a_replay_is_no_message_in_any_count(data_dir: Path, clock: FakeCl
         await dead(relay, 2)
         assert (await relay.run_replay((await relay.plan_replay()).id)).delivered == 2
         assert (relay.metrics().publishes, relay.metrics().bytes) == (2, 2)
-    told = [event for path in sorted((data_dir / "events").rglob("*.jsonl")) for event in read_events(path)]
+    told = [event for path in sorted((data_dir / "events").rglob("*.jsonl")) for event in EventReader(path)]
     assert [event.status for event in told if event.kind == EventKind.PUBLISH] == ["no_subscriber", "accepted"]
     assert sum(event.kind == EventKind.REPLAYED for event in told) == 2
 

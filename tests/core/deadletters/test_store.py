@@ -88,14 +88,14 @@ async def test_the_index_lists_what_lies_on_disk(relay: RelayCore, clock: FakeCl
     assert len(letters) == 20
     assert keys(letters) == sorted(keys(letters))
     listed = await pages(relay, 7)
-    assert [(one.message_id, one.endpoint_hash) for one in listed] == keys(letters)[::-1]
+    assert [(letter.message_id, letter.endpoint_hash) for letter in listed] == keys(letters)[::-1]
     by_key = {(letter.message_id, letter.endpoint_hash): letter for letter in letters}
-    for one in listed:
-        letter = by_key[one.message_id, one.endpoint_hash]
-        assert (one.code, one.reason, one.replays) == (letter.code, letter.reason, letter.replays)
+    for row in listed:
+        letter = by_key[row.message_id, row.endpoint_hash]
+        assert (row.code, row.reason, row.replays) == (letter.code, letter.reason, letter.replays)
         if letter.envelope is not None:
-            assert (one.subject, one.sender) == (letter.envelope.subject, letter.envelope.sender)
-            assert one.size == len(orjson.dumps(letter.envelope.payload))
+            assert (row.subject, row.sender) == (letter.envelope.subject, letter.envelope.sender)
+            assert row.size == len(orjson.dumps(letter.envelope.payload))
 
 
 async def test_groups_are_by_code_and_target_largest_first(relay: RelayCore, clock: FakeClock, data_dir: Path) -> None:
@@ -116,7 +116,7 @@ async def test_pages_of_one_endpoint(size: int, relay: RelayCore, clock: FakeClo
     await every_kind(relay, clock, data_dir)
     for endpoint in (A, subject_hash(A)):
         listed = await pages(relay, size, DeadLetterFilter(endpoint=endpoint))
-        assert [one.message_id for one in listed] == [letter.message_id for letter in await relay.dead_letters(A)][::-1]
+        assert [row.message_id for row in listed] == [letter.message_id for letter in await relay.dead_letters(A)][::-1]
 
 
 async def test_pages_by_code_and_their_totals(relay: RelayCore, clock: FakeClock, data_dir: Path) -> None:
@@ -133,7 +133,7 @@ async def test_a_message_dead_at_several_targets_is_not_cut_off_by_a_page(relay:
     for subject in (A, B, C):
         await relay.claim(subject)
         await relay.fail(subject, result.message_id, "no")
-    assert [one.endpoint_hash for one in await pages(relay, 1)] == sorted(map(subject_hash, (A, B, C)), reverse=True)
+    assert [row.endpoint_hash for row in await pages(relay, 1)] == sorted(map(subject_hash, (A, B, C)), reverse=True)
     rest, total, _ = await relay.dead_letter_page(after=result.message_id)
     assert (rest, total) == ([], 3)  # a bare id passes over all of that message
 
@@ -144,7 +144,7 @@ async def test_a_page_that_begins_after_what_was_purged_goes_on(relay: RelayCore
     assert cursor == page[-1].cursor
     await relay.purge_dead_letters(ids=[ids[2]])
     rest, total, _ = await relay.dead_letter_page(after=cursor)
-    assert ([one.message_id for one in rest], total) == ([ids[1], ids[0]], 3)
+    assert ([letter.message_id for letter in rest], total) == ([ids[1], ids[0]], 3)
 
 
 WANTED = [
@@ -239,24 +239,24 @@ async def test_the_kept_copy_of_a_partial_delivery_is_listed_grouped_planned_exp
     (box / "away").rename(box / "new")
     (found,) = (await relay.search_traces(TraceSearch(status="partial"))).rows
     assert (found.message_id, found.status) == (partial, "partial")
-    assert partial not in [one.message_id for one in await relay.dead_letters()]
+    assert partial not in [letter.message_id for letter in await relay.dead_letters()]
     only = DeadLetterFilter(where="partial=yes")
-    assert [one.message_id for one in await relay.dead_letters(include_partial=True, filter=only)] == [partial]
+    assert [letter.message_id for letter in await relay.dead_letters(include_partial=True, filter=only)] == [partial]
     for chosen in (only, DeadLetterFilter(where="needle")):
         rows, _, _ = await relay.dead_letter_page(chosen)
-        assert [(one.message_id, one.partial) for one in rows] == [(partial, True)]
+        assert [(letter.message_id, letter.partial) for letter in rows] == [(partial, True)]
         plan = await relay.plan_replay(filter=chosen)
         assert [(item.message_id, item.partial) for item in plan.items] == [(partial, True)]
         assert (plan.head().total, plan.head().partial) == (1, 1)
         exported, _ = await relay.export_dead_letters(chosen, room=1_000_000)
-        assert [(one.message_id, one.partial) for one in exported] == [(partial, True)]
+        assert [(letter.message_id, letter.partial) for letter in exported] == [(partial, True)]
     rows, total, _ = await relay.dead_letter_page()
-    assert (total, sorted(one.partial for one in rows)) == (2, [False, True])
+    assert (total, sorted(letter.partial for letter in rows)) == (2, [False, True])
     groups = await relay.dead_letter_groups()
-    assert {(one.endpoint_subject, one.partial, one.count) for one in groups} == {(A, False, 1), (B, True, 1)}
+    assert {(group.endpoint_subject, group.partial, group.count) for group in groups} == {(A, False, 1), (B, True, 1)}
     assert count_dead(groups) == 1
     assert await relay.purge_dead_letters(filter=DeadLetterFilter(where="partial=no")) == 1
-    assert [one.message_id for one in await relay.dead_letters(include_partial=True)] == [partial]
+    assert [letter.message_id for letter in await relay.dead_letters(include_partial=True)] == [partial]
     assert await relay.purge_dead_letters(filter=only) == 1
     assert await relay.dead_letter_groups() == []
 
@@ -282,7 +282,7 @@ async def test_every_kind_of_dead_letter_survives_its_wire_form(
 ) -> None:
     await every_kind(relay, clock, data_dir)
     letters = await relay.dead_letters()
-    assert [DeadLetter.model_validate(orjson.loads(orjson.dumps(one.to_wire()))) for one in letters] == letters
+    assert [DeadLetter.model_validate(orjson.loads(orjson.dumps(letter.to_wire()))) for letter in letters] == letters
 
 
 async def test_a_broadcast_nobody_heard_is_a_dead_letter_that_can_be_read(relay: RelayCore) -> None:
@@ -403,7 +403,7 @@ def test_pages_put_together_are_the_whole(steps: list[tuple[str, int]], size: in
                     await relay.purge_dead_letters(ids=[letters[len(letters) // 2].message_id])
             letters = await relay.dead_letters()
             listed = await pages(relay, size)
-            assert [(one.message_id, one.endpoint_hash) for one in listed] == keys(letters)[::-1]
+            assert [(letter.message_id, letter.endpoint_hash) for letter in listed] == keys(letters)[::-1]
 
     try:
         asyncio.run(check())
@@ -508,8 +508,8 @@ async def test_listing_planning_exporting_and_purging_mean_the_same_dead_letters
     assert await relay.dead_letters() == [letter for letter in everything if letter not in expected]
 
 
-async def test_a_body_is_looked_for_piece_by_piece(relay: RelayCore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deadletter_store, "_LOOK_ROWS", 4)
+async def test_bodies_are_searched_piece_by_piece(relay: RelayCore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deadletter_store, "_SEARCH_ROWS", 4)
     ids = [await fail(relay, A, payload={"text": "Rare" if number in (1, 8) else "common"}) for number in range(10)]
     wanted = DeadLetterFilter(where="RARE code=consumer_failed")
     found: list[str] = []
@@ -526,14 +526,14 @@ async def test_a_body_is_looked_for_piece_by_piece(relay: RelayCore, monkeypatch
     assert cursors == [ids[6], ids[2]]
 
 
-async def test_a_look_for_a_body_ends_with_its_time_and_with_a_full_page(
+async def test_a_search_in_bodies_ends_with_its_time_and_with_a_full_page(
     relay: RelayCore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = [await fail(relay, A, payload="word") for _ in range(5)]
     wanted = DeadLetterFilter(where="word")
     rows, _, cursor = await relay.dead_letter_page(wanted, limit=2)
     assert ([row.message_id for row in rows], cursor) == (ids[:2:-1], rows[-1].cursor)
-    monkeypatch.setattr(deadletter_store, "_LOOK_SECS", -1)
+    monkeypatch.setattr(deadletter_store, "_SEARCH_SECS", -1)
     rows, _, cursor = await relay.dead_letter_page(wanted, after=cursor)
     assert ([row.message_id for row in rows], cursor) == ([ids[2]], rows[-1].cursor)
     rows, _, cursor = await relay.dead_letter_page(DeadLetterFilter(where="nowhere"), after=f"{ids[0]}/")

@@ -1,4 +1,4 @@
-"""Signals reach who listens now, and one listener's trouble is nobody else's."""
+"""Signals reach the current listeners, and a failing listener does not affect the others."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_every_matching_handler_hears_it() -> None:
     assert len(heard) == 5
 
 
-def test_nobody_listening_is_no_error() -> None:
+def test_a_signal_without_listeners_is_no_error() -> None:
     SignalHub().emit("relay.agent.a", TYPING)
 
 
@@ -126,7 +126,7 @@ def test_an_async_handler_is_called_out_and_leaves_no_coroutine_behind(caplog: p
     assert ran == []
     [record] = caplog.records
     assert record.levelno == logging.ERROR
-    assert "must be a plain function" in record.getMessage()
+    assert "use a plain function" in record.getMessage()
 
 
 async def test_a_handler_that_returns_a_future_is_called_out_too(caplog: pytest.LogCaptureFixture) -> None:
@@ -134,7 +134,7 @@ async def test_a_handler_that_returns_a_future_is_called_out_too(caplog: pytest.
     hub = SignalHub()
     hub.on("relay.agent.a", lambda subject, signal: future)
     hub.emit("relay.agent.a", TYPING)
-    assert "must be a plain function" in caplog.text
+    assert "use a plain function" in caplog.text
     assert not future.done()
 
 
@@ -155,17 +155,6 @@ def test_a_closed_subscription_hears_no_more_and_may_be_closed_again() -> None:
     hub.emit("relay.agent.a", TYPING)
     assert heard == ["relay.agent.a"], "the same handler's other subscription goes on"
     assert len(hub) == 1
-
-
-def test_a_subscription_is_a_context_manager() -> None:
-    hub = SignalHub()
-    heard, handler = collector()
-    with hub.on("relay.>", handler) as subscription:
-        hub.emit("relay.a", TYPING)
-        assert isinstance(subscription, SignalSubscription)
-    hub.emit("relay.b", TYPING)
-    assert heard == ["relay.a"]
-    assert len(hub) == 0
 
 
 def test_closing_takes_effect_within_the_signal_being_emitted() -> None:

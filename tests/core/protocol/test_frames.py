@@ -297,8 +297,8 @@ class TestBadFrames:
             '{"": 1, "": 1}',
         ],
     )
-    def test_a_key_that_is_there_twice_is_refused(self, text: str) -> None:
-        with pytest.raises(BadFrame, match="twice"):
+    def test_a_duplicate_key_is_refused(self, text: str) -> None:
+        with pytest.raises(BadFrame, match="duplicate key"):
             decode(within(text))
 
     @given(st.recursive(st.none() | st.text(), lambda below: st.lists(below) | st.dictionaries(st.text(), below)))
@@ -348,7 +348,7 @@ def sent(error: Exception) -> RelayError:
 class TestErrors:
     def test_every_class_is_in_the_table_below_with_every_field(self) -> None:
         assert list(ERRORS) == list(ERROR_CLASSES)
-        assert all(set(error.data) == set(error.fields) for error in ERRORS.values())
+        assert all(set(error.data) == set(error.field_names()) for error in ERRORS.values())
 
     @pytest.mark.parametrize("error", ERRORS.values(), ids=ERRORS.keys())
     def test_comes_back_as_the_same_class_with_the_same_code_and_fields(self, error: RelayError) -> None:

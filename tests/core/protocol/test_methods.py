@@ -176,7 +176,7 @@ class TestTable:
         assert issubclass(NOTIFICATIONS[name], WireModel)
 
     def test_every_model_has_a_sentence(self) -> None:
-        models = {*(one.params for one in METHODS.values()), *(one.result for one in METHODS.values())}
+        models = {*(method.params for method in METHODS.values()), *(method.result for method in METHODS.values())}
         for model in (*models, *NOTIFICATIONS.values()):
             assert re.fullmatch(r"[A-Z].*\.", model.__doc__ or "", re.DOTALL), model
 
@@ -235,7 +235,7 @@ class TestParams:
 
     @pytest.mark.parametrize("kind", EXAMPLES, ids=lambda kind: str(kind.__name__))
     def test_what_is_written_is_read_again(self, kind: type[Params]) -> None:
-        method = next(one for one in METHODS.values() if one.params is kind)
+        method = next(method for method in METHODS.values() if method.params is kind)
         for params in EXAMPLES[kind]:
             assert parse_params(method, params.to_wire()) == params
 

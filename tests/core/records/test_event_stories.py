@@ -12,10 +12,11 @@ import pytest
 from relay_core import Envelope, RelayConfig, RelayCore
 from relay_core.config import BackpressureConfig, ReliabilityConfig
 from relay_core.messages.subjects import subject_hash
-from relay_core.records.events import Event, EventKind, read_events
+from relay_core.records.events import Event, EventKind
 from relay_core.testing import FakeClock
 from tests.kit.adapters import SampleAdapter
 from tests.kit.bus import SENDER, A, B, C
+from tests.kit.events import EventReader
 
 LIMITS = RelayConfig(
     durability="os",
@@ -26,7 +27,7 @@ LIMITS = RelayConfig(
 def told(data_dir: Path, *kinds: EventKind) -> list[Event]:
     """Return the events of some kinds, in the order in which they were written."""
     segments = sorted((data_dir / "events").rglob("*.jsonl"))
-    return [event for path in segments for event in read_events(path) if event.kind in kinds]
+    return [event for path in segments for event in EventReader(path) if event.kind in kinds]
 
 
 def episode(data_dir: Path) -> list[tuple[str | None, int | None]]:

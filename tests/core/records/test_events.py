@@ -22,45 +22,43 @@ from hypothesis import strategies as st
 from relay_core.config import EventsConfig
 from relay_core.records.event_log import EventLog
 from relay_core.records.events import (
-    EVENT_FIELDS,
     EVENT_SCHEMA_VERSION,
     Event,
     EventKind,
-    EventRow,
+    WireEvent,
     format_events,
-    read_events,
-    wire_event,
+    make_event,
 )
 from relay_core.testing import FakeClock
+from tests.kit.events import EventReader
 from tests.kit.waiting import PATIENCE_SECS
 
 NOON = int(datetime(2025, 3, 14, 12, tzinfo=UTC).timestamp() * 1000)
 HOUR = 3_600_000
 
-FULL_ROW: EventRow = (
-    NOON,
-    EventKind.HANDLED,
-    "01ARZ3NDEKTSV4RRFFQ69G5FAV",
-    "01ARZ3NDEKTSV4RRFFQ69G5FAW",
-    "01ARZ3NDEKTSV4RRFFQ69G5FAX",
-    "relay.agent.a",
-    "relay.agent.b",
-    "relay.agent.c",
-    "mailbox",
-    "delivered",
-    "ok",
-    1,
-    2,
-    3,
-    4,
-    5,
-    6,
-    7,
-    "telegram",
-    "all went well",
-    8,
-    9,
-)
+FULL: dict[str, str | int | None] = {
+    "message_id": "01ARZ3NDEKTSV4RRFFQ69G5FAV",
+    "trace_id": "01ARZ3NDEKTSV4RRFFQ69G5FAW",
+    "parent_id": "01ARZ3NDEKTSV4RRFFQ69G5FAX",
+    "subject": "relay.agent.a",
+    "sender": "relay.agent.b",
+    "target": "relay.agent.c",
+    "target_kind": "mailbox",
+    "status": "delivered",
+    "code": "ok",
+    "store_us": 1,
+    "queue_us": 2,
+    "handle_us": 3,
+    "total_us": 4,
+    "hop_count": 5,
+    "calls_left": 6,
+    "bytes": 7,
+    "adapter": "telegram",
+    "detail": "all went well",
+    "depth": 8,
+    "limit": 9,
+}
+FULL_EVENT = make_event(EventKind.HANDLED, NOON, FULL)
 
 
 @pytest.fixture
@@ -86,33 +84,32 @@ def segments(directory: Path, pattern: str = "*") -> list[Path]:
 
 
 def sealed_events(directory: Path) -> list[Event]:
-    return [event for path in segments(directory, "[0-9]*.jsonl") for event in read_events(path)]
+    return [event for path in segments(directory, "[0-9]*.jsonl") for event in EventReader(path)]
 
 
-def row(time: int, number: int = 0, detail: str | None = None) -> EventRow:
-    return (time, "stored", *[None] * 15, number, None, detail, None, None)  # type: ignore[return-value]
+def event_at(time: int, number: int = 0, detail: str | None = None) -> WireEvent:
+    return make_event(EventKind.STORED, time, {"bytes": number, "detail": detail})
 
 
 # The schema
 
 
-def test_a_row_has_the_fields_of_the_schema_in_their_order() -> None:
-    data, count = format_events([wire_event(FULL_ROW)])
+def test_an_event_has_every_field_of_the_schema() -> None:
+    data, count = format_events([FULL_EVENT])
     event = Event.model_validate_json(data)
     assert count == 1
-    assert event.v == EVENT_SCHEMA_VERSION
-    assert tuple(getattr(event, name) for name in EVENT_FIELDS) == FULL_ROW
-    assert len(FULL_ROW) == len(EVENT_FIELDS) == len(Event.model_fields) - 1
+    assert event.model_dump() == {"v": EVENT_SCHEMA_VERSION, "time": NOON, "kind": EventKind.HANDLED, **FULL}
+    assert json.loads(data).keys() == {field.alias for field in Event.model_fields.values()}
 
 
 def test_empty_fields_are_left_out_of_the_line() -> None:
-    data, _ = format_events([wire_event(row(NOON, 7))])
+    data, _ = format_events([event_at(NOON, 7)])
     assert json.loads(data) == {"v": EVENT_SCHEMA_VERSION, "time": NOON, "kind": "stored", "bytes": 7}
 
 
 @given(st.lists(st.one_of(st.none(), st.text(), st.just('a},{"b'), st.just('"},{"v":1'), st.just("\ud800\n\0"))))
 def test_any_detail_makes_exactly_one_line(details: list[str | None]) -> None:
-    data, count = format_events([wire_event(row(NOON, number, detail)) for number, detail in enumerate(details)])
+    data, count = format_events([event_at(NOON, number, detail) for number, detail in enumerate(details)])
     lines = data.splitlines() if details else []
     events = [Event.model_validate_json(line) for line in lines]
     assert count == len(details)
@@ -123,12 +120,12 @@ def test_any_detail_makes_exactly_one_line(details: list[str | None]) -> None:
 
 
 def test_a_long_detail_is_cut() -> None:
-    data, _ = format_events([wire_event(row(NOON, 0, "x" * 501))])
+    data, _ = format_events([event_at(NOON, 0, "x" * 501)])
     assert Event.model_validate_json(data).detail == "x" * 500
 
 
-def test_a_row_that_is_no_json_costs_no_other_row() -> None:
-    data, count = format_events([wire_event(row(NOON, number)) for number in (1, 1 << 70, 3)])
+def test_a_row_that_is_no_json_costs_no_other_event_at() -> None:
+    data, count = format_events([event_at(NOON, number) for number in (1, 1 << 70, 3)])
     assert count == 2
     assert [Event.model_validate_json(line).bytes for line in data.splitlines()] == [1, 3]
 
@@ -154,7 +151,7 @@ def test_emit_refuses_a_field_that_the_schema_lacks(log: EventLog) -> None:
 def test_everything_emitted_from_any_thread_is_written_once(log: EventLog, directory: Path) -> None:
     def emit(start: int) -> None:
         for number in range(start, start + 5000):
-            log.emit_row(row(NOON, number))
+            log.put(event_at(NOON, number))
 
     threads = [threading.Thread(target=emit, args=(start,)) for start in (0, 5000)]
     for thread in threads:
@@ -163,14 +160,14 @@ def test_everything_emitted_from_any_thread_is_written_once(log: EventLog, direc
         thread.join(PATIENCE_SECS)
     log.seal().result(PATIENCE_SECS)
     assert sorted(event.bytes or 0 for event in sealed_events(directory)) == list(range(10_000))
-    assert log.stats().written == 10_000
-    assert log.stats().bytes_written == sum(path.stat().st_size for path in segments(directory))
+    assert log.written == 10_000
+    assert log.bytes_written == sum(path.stat().st_size for path in segments(directory))
 
 
 def test_files_and_directories_are_private(log: EventLog, directory: Path) -> None:
     before = os.umask(0)
     try:
-        log.emit_row(FULL_ROW)
+        log.put(FULL_EVENT)
         log.barrier().result(PATIENCE_SECS)
     finally:
         os.umask(before)
@@ -180,7 +177,7 @@ def test_files_and_directories_are_private(log: EventLog, directory: Path) -> No
 
 
 def test_a_segment_is_hidden_from_spark_until_it_is_complete(log: EventLog, directory: Path) -> None:
-    log.emit_row(FULL_ROW)
+    log.put(FULL_EVENT)
     log.barrier().result(PATIENCE_SECS)
     assert [path.name for path in segments(directory)] == [f"_12-{NOON}-{os.getpid()}.jsonl"]
     log.seal().result(PATIENCE_SECS)
@@ -190,10 +187,10 @@ def test_a_segment_is_hidden_from_spark_until_it_is_complete(log: EventLog, dire
 def test_a_segment_holds_one_utc_hour_by_the_events_own_time(log: EventLog, directory: Path) -> None:
     midnight = NOON + 12 * HOUR
     for number, time in enumerate((midnight - HOUR, midnight - 1, midnight, midnight + HOUR - 1, midnight + HOUR)):
-        log.emit_row(row(time, number))
+        log.put(event_at(time, number))
     log.seal().result(PATIENCE_SECS)
     found = {
-        f"{path.parent.name} {path.name[:2]}": [event.bytes for event in read_events(path)]
+        f"{path.parent.name} {path.name[:2]}": [event.bytes for event in EventReader(path)]
         for path in segments(directory)
     }
     assert found == {"date=2025-03-14 23": [0, 1], "date=2025-03-15 00": [2, 3], "date=2025-03-15 01": [4]}
@@ -201,14 +198,14 @@ def test_a_segment_holds_one_utc_hour_by_the_events_own_time(log: EventLog, dire
 
 def test_a_passed_hour_is_sealed_by_the_first_event_of_the_next(log: EventLog, directory: Path) -> None:
     for time in (NOON, NOON + HOUR):
-        log.emit_row(row(time))
+        log.put(event_at(time))
         log.barrier().result(PATIENCE_SECS)
     assert [path.name[:3] for path in segments(directory)] == ["12-", "_13"]
 
 
 def test_a_late_event_gets_a_segment_of_its_own_hour(log: EventLog, directory: Path) -> None:
     for time in (NOON, NOON + HOUR, NOON + 1):
-        log.emit_row(row(time))
+        log.put(event_at(time))
         log.barrier().result(PATIENCE_SECS)
     log.seal().result(PATIENCE_SECS)
     assert [path.name[:2] for path in segments(directory)] == ["12", "12", "13"]
@@ -218,7 +215,7 @@ def test_a_late_event_gets_a_segment_of_its_own_hour(log: EventLog, directory: P
 def test_late_events_among_newer_ones_do_not_close_the_newest_hour(log: EventLog, directory: Path) -> None:
     for _ in range(3):
         for time in (NOON + HOUR, NOON, NOON + HOUR):
-            log.emit_row(row(time))
+            log.put(event_at(time))
         log.barrier().result(PATIENCE_SECS)
         assert len(segments(directory, "_13*")) == 1
     log.seal().result(PATIENCE_SECS)
@@ -228,7 +225,7 @@ def test_late_events_among_newer_ones_do_not_close_the_newest_hour(log: EventLog
 
 def test_a_clock_that_went_back_does_not_make_a_segment_for_every_batch(log: EventLog, directory: Path) -> None:
     for time in (NOON + HOUR, NOON, NOON + 1, NOON + 2, NOON + 3):
-        log.emit_row(row(time))
+        log.put(event_at(time))
         log.barrier().result(PATIENCE_SECS)
     log.seal().result(PATIENCE_SECS)
     assert len(segments(directory)) == 2
@@ -238,7 +235,7 @@ def test_a_segment_that_is_large_enough_is_sealed(directory: Path, clock: FakeCl
     log = EventLog(directory, EventsConfig(max_segment_bytes=4096), clock)
     log.start()
     for number in range(100):
-        log.emit_row(row(NOON, number, "x" * 90))
+        log.put(event_at(NOON, number, "x" * 90))
         log.barrier().result(PATIENCE_SECS)
     log.close()
     sizes = [path.stat().st_size for path in segments(directory, "[0-9]*.jsonl")]
@@ -249,32 +246,32 @@ def test_a_segment_that_is_large_enough_is_sealed(directory: Path, clock: FakeCl
 
 def test_a_sealed_segment_is_never_written_again_nor_replaced(log: EventLog, directory: Path) -> None:
     for number in range(5):  # the clock stands still, so the names would be the same
-        log.emit_row(row(NOON, number))
+        log.put(event_at(NOON, number))
         log.seal().result(PATIENCE_SECS)
-    assert [[event.bytes for event in read_events(path)] for path in segments(directory)] == [[n] for n in range(5)]
+    assert [[event.bytes for event in EventReader(path)] for path in segments(directory)] == [[n] for n in range(5)]
 
 
 def test_close_seals_and_what_comes_later_is_dropped_and_counted(log: EventLog, directory: Path) -> None:
-    log.emit_row(FULL_ROW)
+    log.put(FULL_EVENT)
     log.close()
-    log.emit_row(FULL_ROW)
+    log.put(FULL_EVENT)
     assert len(sealed_events(directory)) == 1
-    assert log.stats().dropped == 1
+    assert log.dropped == 1
 
 
 def test_events_can_be_switched_off_and_on(log: EventLog, directory: Path) -> None:
     log.update_config(EventsConfig(enabled=False))
-    log.emit_row(row(NOON, 1))
+    log.put(event_at(NOON, 1))
     log.barrier().result(PATIENCE_SECS)
     log.update_config(EventsConfig())
-    log.emit_row(row(NOON, 2))
+    log.put(event_at(NOON, 2))
     log.seal().result(PATIENCE_SECS)
     assert [event.bytes for event in sealed_events(directory)] == [2]
 
 
 async def test_it_is_an_async_context_manager(directory: Path, clock: FakeClock) -> None:
     async with EventLog(directory, EventsConfig(), clock) as log:
-        log.emit_row(FULL_ROW)
+        log.put(FULL_EVENT)
     assert len(sealed_events(directory)) == 1
 
 
@@ -312,11 +309,11 @@ def test_what_a_killed_process_left_is_sealed_and_never_appended_to(directory: P
     size = left.stat().st_size
     log = EventLog(directory, EventsConfig(), clock)
     log.start()
-    log.emit_row(FULL_ROW)
+    log.put(FULL_EVENT)
     log.close()
     sealed = left.with_name(left.name.removeprefix("_"))
     assert sealed.stat().st_size == size
-    reading = read_events(sealed)
+    reading = EventReader(sealed)
     numbers = [event.bytes for event in reading]
     assert numbers == list(range(len(numbers)))
     assert len(numbers) >= written
@@ -325,10 +322,10 @@ def test_what_a_killed_process_left_is_sealed_and_never_appended_to(directory: P
 
 
 def test_a_removed_directory_is_made_anew(log: EventLog, directory: Path) -> None:
-    log.emit_row(row(NOON, 1))
+    log.put(event_at(NOON, 1))
     log.barrier().result(PATIENCE_SECS)
     shutil.rmtree(directory)
-    log.emit_row(row(NOON, 2))
+    log.put(event_at(NOON, 2))
     log.seal().result(PATIENCE_SECS)
     assert [event.bytes for event in sealed_events(directory)] == [2]
 
@@ -339,12 +336,12 @@ def test_a_failing_disk_is_counted_logged_once_and_heals(
     directory.write_bytes(b"a file where the directory should be")
     with caplog.at_level(logging.WARNING, logger="relay_core.records.event_log"):
         for number in range(3):
-            log.emit_row(row(NOON, number))
+            log.put(event_at(NOON, number))
             log.barrier().result(PATIENCE_SECS)
-        assert log.stats().failed_writes == 3
-        assert log.stats().dropped == 3
+        assert log.failed_writes == 3
+        assert log.dropped == 3
         directory.unlink()
-        log.emit_row(row(NOON, 3))
+        log.put(event_at(NOON, 3))
         log.seal().result(PATIENCE_SECS)
     assert [event.bytes for event in sealed_events(directory)] == [3]
     messages = [record.getMessage() for record in caplog.records]
@@ -357,7 +354,8 @@ import os, subprocess, sys
 from pathlib import Path
 from relay_core.config import EventsConfig
 from relay_core.records.event_log import EventLog
-from relay_core.records.events import EventKind, read_events
+from relay_core.records.events import EventKind
+from tests.kit.events import EventReader
 from relay_core.testing import FakeClock
 
 disk = Path(sys.argv[1])
@@ -374,13 +372,12 @@ emit(range(10))
 (disk / "filler").write_bytes(b"x" * 20_000)
 emit(range(10, 1000))           # comes up short
 emit(range(1000, 2000))
-stats = log.stats()
-print(stats.written, stats.dropped, stats.failed_writes)
+print(log.written, log.dropped, log.failed_writes)
 os.unlink(disk / "filler")
 emit(range(2000, 2010))
 log.close()
 (path,) = disk.glob("events/date=*/*")
-reading = read_events(path)
+reading = EventReader(path)
 print([event.bytes for event in reading], reading.bad_lines, path.name.startswith("_"))
 """
 
@@ -407,9 +404,8 @@ def test_a_writer_that_cannot_keep_up_drops_and_counts(
     monkeypatch.setattr("relay_core.records.event_log.MAX_WAITING", 100)
     log = EventLog(directory, EventsConfig(), clock)
     for number in range(150):  # not started yet: nobody takes them
-        log.emit_row(row(NOON, number))
-    assert log.stats().waiting == 100
-    assert log.stats().dropped == 50
+        log.put(event_at(NOON, number))
+    assert log.dropped == 50
     log.start()
     log.close()
     assert [event.bytes for event in sealed_events(directory)] == list(range(100))
@@ -420,21 +416,21 @@ def test_a_writer_that_cannot_keep_up_drops_and_counts(
 
 def test_bad_lines_are_skipped_and_counted(tmp_path: Path) -> None:
     path = tmp_path / "segment.jsonl"
-    good, _ = format_events([wire_event(FULL_ROW)])
+    good, _ = format_events([FULL_EVENT])
     path.write_bytes(
         good + b"{}\n" + b"\xff\xfe\n" + b"[1]\n" + good + b'{"v":1,"time":1,"kind":"mystery"}\n' + good[:40]
     )
-    reading = read_events(path)
+    reading = EventReader(path)
     assert len(list(reading)) == 2
     assert reading.bad_lines == 5
 
 
 def test_a_segment_cut_at_any_byte_gives_every_whole_line(tmp_path: Path) -> None:
-    data, _ = format_events([wire_event(row(NOON, number, "añb")) for number in range(4)])
+    data, _ = format_events([event_at(NOON, number, "añb") for number in range(4)])
     path = tmp_path / "segment.jsonl"
     for length in range(len(data) + 1):
         path.write_bytes(data[:length])
-        reading = read_events(path)
+        reading = EventReader(path)
         numbers = [event.bytes for event in reading]
         assert numbers == list(range(len(numbers)))
         # A line is whole with its last brace; the newline may be missing.
@@ -445,7 +441,7 @@ def test_a_segment_cut_at_any_byte_gives_every_whole_line(tmp_path: Path) -> Non
 def test_lines_of_another_version_are_read(tmp_path: Path) -> None:
     path = tmp_path / "segment.jsonl"
     path.write_bytes(b'{"v":99,"time":1,"kind":"job","colour":"red"}\n')
-    (event,) = read_events(path)
+    (event,) = EventReader(path)
     assert (event.v, event.kind) == (99, EventKind.JOB)
 
 

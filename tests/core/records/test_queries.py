@@ -323,20 +323,20 @@ def test_a_locked_index_is_not_taken_for_a_damaged_one(tmp_path: Path) -> None:
 
 SOME = Selection.of(DeadLetterFilter(where="code=x !to=relay.*.y from~z subject=s reason~r age>1h replays>0"), T0)
 QUERIES: dict[str, Callable[[sqlite3.Connection, Index, str], object]] = {
-    "spans": lambda db, index, one: lookups.spans(db, one),
-    "conversation": lambda db, index, one: lookups.conversation(db, one),
-    "parent": lambda db, index, one: db.execute(parents._QUERY, (one, TARGETS[0])).fetchone(),
-    "expired": lambda db, index, one: lookups.expired(db, T0, 500),
-    "unread": lambda db, index, one: lookups.unread(db, T0, 500),
-    "groups": lambda db, index, one: lookups.dead_letter_groups(db),
-    "page": lambda db, index, one: lookups.dead_letter_page(db, Selection(), after=one, limit=100),
-    "page of some": lambda db, index, one: lookups.dead_letter_page(db, SOME, after=None, limit=100),
-    "count": lambda db, index, one: lookups.count_dead_letters(db, SOME),
-    "keys": lambda db, index, one: lookups.dead_letter_keys(db, SOME),
-    "warm": lambda db, index, one: index.warm(T0),
-    "recent outcomes": lambda db, index, one: index.recent_outcomes(100),
-    "reconcile": lambda db, index, one: db.execute(reindex._WAITING, (TARGETS[0],)).fetchall(),
-    "reconcile targets": lambda db, index, one: db.execute(reindex._TARGETS).fetchall(),
+    "spans": lambda db, index, message_id: lookups.spans(db, message_id),
+    "conversation": lambda db, index, message_id: lookups.conversation(db, message_id),
+    "parent": lambda db, index, message_id: db.execute(parents._QUERY, (message_id, TARGETS[0])).fetchone(),
+    "expired": lambda db, index, message_id: lookups.expired(db, T0, 500),
+    "unread": lambda db, index, message_id: lookups.unread(db, T0, 500),
+    "groups": lambda db, index, message_id: lookups.dead_letter_groups(db),
+    "page": lambda db, index, message_id: lookups.dead_letter_page(db, Selection(), after=message_id, limit=100),
+    "page of some": lambda db, index, message_id: lookups.dead_letter_page(db, SOME, after=None, limit=100),
+    "count": lambda db, index, message_id: lookups.count_dead_letters(db, SOME),
+    "keys": lambda db, index, message_id: lookups.dead_letter_keys(db, SOME),
+    "warm": lambda db, index, message_id: index.warm(T0),
+    "recent outcomes": lambda db, index, message_id: index.recent_outcomes(100),
+    "reconcile": lambda db, index, message_id: db.execute(reindex._WAITING, (TARGETS[0],)).fetchall(),
+    "reconcile targets": lambda db, index, message_id: db.execute(reindex._TARGETS).fetchall(),
 }
 
 

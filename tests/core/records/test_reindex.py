@@ -217,7 +217,7 @@ async def test_a_damaged_record_has_a_row_as_what_it_is_listed(how: str, relay: 
     assert await reconcile(relay) == (1, 0)
     page, total, _ = await relay.dead_letter_page()
     assert total == 2
-    assert {one.message_id: one.code for one in page} == {result.message_id: "consumer_failed", FOREIGN: "malformed"}
+    assert {row.message_id: row.code for row in page} == {result.message_id: "consumer_failed", FOREIGN: "malformed"}
     assert await reconcile(relay) == (0, 0)
 
 

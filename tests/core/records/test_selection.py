@@ -110,7 +110,7 @@ def selections(terms: st.SearchStrategy[Term]) -> st.SearchStrategy[Selection]:
 
 
 def subject_of(letter: DeadLetter) -> str:
-    return next(one for one in SUBJECTS if subject_hash(one) == letter.endpoint_hash)
+    return next(subject for subject in SUBJECTS if subject_hash(subject) == letter.endpoint_hash)
 
 
 @pytest.fixture(scope="module")
@@ -233,10 +233,10 @@ def test_a_text_is_found_in_any_case() -> None:
 
 
 MANY = {
-    "other ids": " ".join(f"!id={one}" for one in (*map(str, range(5000)), IDS[0])),
+    "other ids": " ".join(f"!id={id}" for id in (*map(str, range(5000)), IDS[0])),
     "the same id": " ".join([f"id={IDS[1]}"] * 5000),
     "two names": f"id={IDS[1]} id={IDS[1]}/{subject_hash(SUBJECTS[0])}",
-    "too many names": " ".join(f"id={one}" for one in IDS[:3]),
+    "too many names": " ".join(f"id={id}" for id in IDS[:3]),
     "as many terms as may be": "!to~nowhere " * MAX_TERMS,
     "the longest age": "age<999999999999999w",
     "beyond the longest age": "age>999999999999999w",
@@ -249,7 +249,7 @@ MANY = {
 def test_the_index_can_be_asked_for_anything_that_can_be_typed(
     database: sqlite3.Connection, where: str, exclude: bool
 ) -> None:
-    found = [made(one, SUBJECTS[0], SUBJECTS[1], "r", Code.TIMEOUT, NOW, 0) for one in IDS]
+    found = [made(id, SUBJECTS[0], SUBJECTS[1], "r", Code.TIMEOUT, NOW, 0) for id in IDS]
     by_key = fill(database, found)
     meant = Selection.of(DeadLetterFilter(where=where, exclude=exclude), NOW)
     assert dead_letter_keys(database, meant) == accepted(meant, by_key)

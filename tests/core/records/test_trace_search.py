@@ -149,7 +149,7 @@ def test_an_id_is_found_by_how_it_begins_in_any_case(database: sqlite3.Connectio
     ids = [spans[0].message_id for spans in fill(database, found)]
     assert [row.message_id for row in everything(database, TraceSearch(id=ids[7].lower()))] == [ids[7]]
     prefix = ids[0][:9]
-    expected = [one for one in ids if one.startswith(prefix)]
+    expected = [id for id in ids if id.startswith(prefix)]
     assert len(expected) > 1
     assert [row.message_id for row in everything(database, TraceSearch(id=prefix))] == expected
     assert everything(database, TraceSearch(id="x")) == []

@@ -43,7 +43,7 @@ async def chat(relay: RelayCore) -> ChatAdapter:
 
 
 def bind(relay: RelayCore, *bindings: dict[str, str]) -> None:
-    relay.set_bindings([Binding.model_validate({"chat": CHAT, "agent": AGENT, **one}) for one in bindings])
+    relay.set_bindings([Binding.model_validate({"chat": CHAT, "agent": AGENT, **binding}) for binding in bindings])
 
 
 async def test_what_a_person_writes_goes_to_the_bound_agent_and_the_answer_finds_the_chat(

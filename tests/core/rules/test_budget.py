@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 from relay_core.config import BudgetConfig
 from relay_core.errors import InvalidPayload
-from relay_core.messages.envelope import Budget, BudgetOverrides
+from relay_core.messages.envelope import Budget, BudgetOverrides, Envelope
 from relay_core.rules.budget import (
     BudgetVerdict,
     clamp_budget,
@@ -179,8 +178,12 @@ def test_a_child_that_asks_for_nothing_has_what_its_parent_had_left(ceilings: Bu
 def test_a_spent_budget_is_refused_in_the_seeds_words(state: dict[str, Any], reason: str, code: str) -> None:
     held = budget(**state)
     assert refuse_budget(held, "relay.a", NOW) == (reason, code)
-    verdict = enforce_budget(SimpleNamespace(budget=held), "relay.a", now_ms=NOW)
+    verdict = enforce_budget(carrying(held), "relay.a", now_ms=NOW)
     assert verdict == BudgetVerdict(allowed=False, reason=reason, code=code, updated_budget=None)
+
+
+def carrying(held: Budget) -> Envelope:
+    return Envelope(id="0" * 26, subject="relay.a", sender="relay.b", budget=held, created_at="2026-01-01T00:00:00Z")
 
 
 FAULTS: list[tuple[str, dict[str, Any]]] = [
@@ -217,7 +220,7 @@ def test_the_last_of_a_budget_is_still_good(state: dict[str, Any], why: str) -> 
 
 def test_an_allowed_delivery_returns_what_travels_on() -> None:
     held = budget(hop_count=1, ancestor_chain=["relay.x"], call_budget_remaining=4)
-    verdict = enforce_budget(SimpleNamespace(budget=held), "relay.a", now_ms=NOW)
+    verdict = enforce_budget(carrying(held), "relay.a", now_ms=NOW)
     left = budget(hop_count=2, ancestor_chain=["relay.x", "relay.a"], call_budget_remaining=3)
     assert verdict == BudgetVerdict(allowed=True, reason=None, code=None, updated_budget=left)
     assert held == budget(hop_count=1, ancestor_chain=["relay.x"], call_budget_remaining=4)

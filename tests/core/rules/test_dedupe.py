@@ -63,14 +63,14 @@ async def test_a_retry_while_the_first_is_under_way_gets_its_outcome() -> None:
         await asyncio.sleep(0)
         publish.go_on.set()
     assert publish.calls == 1
-    assert {one.result() for one in tries} == {outcome(1)}
+    assert {task.result() for task in tries} == {outcome(1)}
 
 
 async def test_retries_of_what_left_nothing_are_tried_one_after_the_other() -> None:
     dedupe, publish = Dedupe(10), Publisher(lasting=False)
     publish.go_on.set()
     results = await asyncio.gather(*(once(dedupe, "k", publish) for _ in range(5)))
-    assert sorted(one.message_id for one in results) == ["1", "2", "3", "4", "5"]
+    assert sorted(result.message_id for result in results) == ["1", "2", "3", "4", "5"]
     assert len(dedupe) == 0
 
 
@@ -154,8 +154,8 @@ async def test_the_same_id_is_published_once_concurrently_and_after_a_restart(du
         first = await relay.publish(A, 1, sender=SENDER, dedupe_id="x")
         again = await asyncio.gather(*(relay.publish(A, 1, sender=SENDER, dedupe_id="x") for _ in range(10)))
         at_once = await asyncio.gather(*(relay.publish(A, 2, sender=SENDER, dedupe_id="y") for _ in range(10)))
-        assert {first.message_id} == {one.message_id for one in again}
-        assert len({one.message_id for one in at_once}) == 1
+        assert {first.message_id} == {result.message_id for result in again}
+        assert len({result.message_id for result in at_once}) == 1
         assert len(await relay.inbox(A)) == 2
     async with RelayCore(data_dir, config) as relay:
         for _ in range(2):
@@ -190,10 +190,10 @@ async def test_a_refused_publish_is_tried_for_real(data_dir: Path, clock: FakeCl
         await relay.register_endpoint(A)
         await relay.publish(A, 1, sender=SENDER)
         over = await relay.publish(A, 2, sender=SENDER, dedupe_id="x")
-        assert [one.reason for one in over.rejected or ()] == ["rate_limited"]
+        assert [rejection.reason for rejection in over.rejected or ()] == ["rate_limited"]
         clock.advance(61)
         full = await relay.publish(A, 2, sender=SENDER, dedupe_id="x")
-        assert [one.reason for one in full.rejected or ()] == ["backpressure"]
+        assert [rejection.reason for rejection in full.rejected or ()] == ["backpressure"]
         clock.advance(61)
         await relay.claim(A)
         taken = await relay.publish(A, 2, sender=SENDER, dedupe_id="x")

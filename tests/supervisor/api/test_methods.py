@@ -327,7 +327,7 @@ async def test_deadletters(bench: Bench) -> None:
     bodies = await bench.call("deadletters.summaries", filter={"where": "1"})
     assert ([row["messageId"] for row in bodies["rows"]], "total" in bodies) == (ids[1:2], False)
     wrong = await bench.raw.answer(bench.raw.ask("deadletters.list", filter={"where": "code>x"}))
-    assert "'code' does not go with '>': write code= or code~ (at character 5)" in wrong["error"]["message"]
+    assert "'code' does not accept '>': write code= or code~ (at character 5)" in wrong["error"]["message"]
     (group,) = (await bench.call("deadletters.groups"))["groups"]
     assert (group["code"], group["endpointSubject"], group["count"]) == ("no_match", UNHEARD, 3)
     letter = await bench.call("deadletters.get", id=ids[0], endpoint=UNHEARD)

@@ -275,7 +275,7 @@ def test_on_a_terminal_progress_is_one_line_that_is_gone_at_the_end(relay: Relay
     ("options", "text"),
     [
         (["--date", "yesterday"], "--date: a day is YYYY-MM-DD"),
-        (["--since", "2026-02-30"], "--since: there is no day 2026-02-30"),
+        (["--since", "2026-02-30"], "--since: 2026-02-30 is not a date"),
         (
             ["--since", "2026-02-02", "--until", "2026-02-01"],
             "since (2026-02-02) is after until (2026-02-01)",

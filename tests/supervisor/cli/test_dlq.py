@@ -173,7 +173,7 @@ def test_the_kept_copy_of_a_partial_delivery_is_shown_and_purged_by_name(relay: 
     assert "other targets took the message" in relay("dlq", "show", aside.stem).out
     planned = relay("dlq", "plan", aside.stem).out
     assert "no_target" in planned
-    assert "partial: still nobody to deliver to" in planned
+    assert "partial: there is still no target" in planned
     chosen = ("--sender", "relay.asider", "--yes", "--json")
     assert relay("dlq", "purge", *chosen, "--where", "partial=no").json == {"purged": 1, "partial": 0}
     assert (path.exists(), aside.exists()) == (False, True)
