@@ -1,9 +1,10 @@
-"""The adapters: what adapters.json asks for, and the platforms that are built in.
+"""Adapters: those that adapters.json lists, and the built-in platforms.
 
-From the file to what runs: `file` (what the operator wrote, entry by entry), `loading` (an entry becomes an adapter:
-its class is found, its config checked), `configured` (all of them started, watched over, restarted and reloaded).
+From the file to a running adapter: `file` parses adapters.json entry by entry, `loading` finds an entry's class and
+checks its config, `configured` starts, probes, restarts and reloads the adapters.
 
-Each platform is a package that knows the seam (`relay_core.adapters.interface`) and nothing of the supervisor; its
-docstring is a tour. Begin with `webhook`, whose two ways are two modules; `telegram` has people behind it,
-`claude_code` agents that work for minutes, and `nats` other relays. `budget_headers` carries a budget across a bridge.
+Each platform is a package that depends on the adapter interface (`relay_core.adapters.interface`) and on nothing of
+the supervisor; its docstring lists its modules. Start with `webhook`, the simplest; `telegram` connects people,
+`claude_code` runs agents, and `nats` connects relays. They share `platform` (configs, lifecycle) and `budget_headers`
+(a budget as headers of another transport).
 """

@@ -1,18 +1,18 @@
-"""Agents that are Claude Code sessions: a message on ``relay.agent.{name}`` is a turn, its answer goes to ``replyTo``.
+"""Agents that are Claude Code sessions: a message to ``relay.agent.{name}`` is a turn, its answer goes to ``replyTo``.
 
-A tour, in the order of a message:
+In the order of a message:
 
-- `config`: what adapters.json says of the agents; deny is the default.
-- `adapter`: the seam to the bus: which subjects, one lane per agent, starting, stopping, health.
-- `agent`: one agent: its turns, its live session, its idle time, the limits of a turn.
-- `prompt`: what the model is told, with what strangers wrote fenced off.
-- `session`: one running command-line program, spoken to through ``claude-agent-sdk``.
-- `options`: what that program is started with: tools, permissions, environment.
-- `turn`: from the stream of one turn to its outcome.
-- `answer`: typing and progress while it runs, and the one result.
+- `config`: the agents' part of adapters.json; everything is denied by default.
+- `adapter`: the adapter: subjects, one lane per agent, start, stop, health.
+- `agent`: one agent: its turns, its session, its idle time, the limits of a turn.
+- `prompt`: the prompt for a message, with untrusted text fenced off.
+- `session`: a running command-line program, through ``claude-agent-sdk``.
+- `options`: how that program is started: tools, permissions, environment.
+- `turn`: reads the stream of a turn and determines its outcome.
+- `answer`: typing and progress during a turn, and the answer.
 - `memory`: session ids on disk, so that a conversation survives a restart.
-- `program`: where the program is, whether it is new enough, and how it is launched.
-- `launcher`: a small program between us and it, which keeps our environment from it and ends all that it started.
+- `program`: finds the program, checks its version, and writes the script that launches it.
+- `launcher`: a small parent process that hides our environment from the program and ends all its processes.
 
-`agent`, `session`, `options` and `turn` import the SDK, which is an extra: `adapter` imports them when it starts.
+`agent`, `session`, `options` and `turn` import the SDK. It is an extra, so `adapter` imports them when it starts.
 """

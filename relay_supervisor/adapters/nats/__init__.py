@@ -1,19 +1,17 @@
-"""The NATS bridge: relays joined through a JetStream stream. Relay's subjects are NATS subjects.
+"""The NATS bridge: connects relays through a JetStream stream. Relay's subjects are NATS subjects.
 
-- `config`: what adapters.json may say about it.
-- `adapter`: the adapter itself: it keeps one link after another, says how it is doing, and exports.
-- `link`: one connection to a server, from the handshake to its end, and publishing.
-- `client`: the library's client under it, made to fail where it can be seen.
-- `login`: how a link proves who it is, and how it knows the server.
-- `stream`: the stream and this relay's consumer, found or made.
-- `imports`: the durable consumer's messages, stored in the local bus before they are acknowledged.
-- `put_off`: those of them that the bus could not take for now, counted.
-- `position`: how far they have come, on disk.
-- `crossing`: what a message looks like on the other side, both ways; pure.
-- `refused`: the copies of messages that could not be let in.
-- `identity`: the name by which this relay is known on the streams.
-- `faults`: what can go wrong, as values that need no NATS library.
+- `config`: its part of adapters.json.
+- `adapter`: keeps a connection, reports its status, and exports.
+- `connection`: one connection to a server, from the handshake to its end, and publishing.
+- `client`: nats-py's client, changed to report failures that it would hide.
+- `login`: credentials and TLS.
+- `stream`: finds or creates the stream and this relay's consumer.
+- `imports`: stores the consumer's messages in the local bus before they are acknowledged.
+- `put_off`: counts those that the bus could not accept for now.
+- `crossing`: converts messages between Relay and NATS; pure.
+- `files`: the files that a bridge keeps: the relay's id, the position in the stream, copies of refused messages.
+- `faults`: the errors of a server, without nats-py.
 
-Only `link`, `client`, `login`, `stream` and `imports` import nats-py, and they are imported when the adapter starts: it
-is an extra.
+Only `connection`, `client`, `login`, `stream` and `imports` import nats-py. It is an extra, so they are imported when
+the adapter starts.
 """

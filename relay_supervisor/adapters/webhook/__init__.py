@@ -1,14 +1,12 @@
 """The webhook adapter: signed HTTP messages in and out.
 
-A tour, from the rules outwards to the network:
-
-- `signing`: what a signature is, by Standard Webhooks and by the older form. Pure.
-- `config`: what adapters.json may say.
+- `signing`: signatures by Standard Webhooks and by the older scheme; pure.
+- `config`: its part of adapters.json.
 - `rotation`: the current secret and, for 24 hours after a change, the previous one.
-- `replays`: the ids that were taken, on disk.
-- `inbound`: one request: verify, publish, answer. `listener`: the HTTP server in front of it, shared by all webhooks
-  on a port.
-- `addresses`: which host may be reached, at which address. `outbound`: one message: sign, post, judge the answer.
-  `gone`: that the receiver wants no more.
-- `adapter`: all of it started and stopped as the bus asks.
+- `replays`: the ids of accepted messages, on disk.
+- `inbound`: verifies, publishes and answers a request. `listener`: the HTTP server in front of it, which all webhooks
+  of a port share.
+- `addresses`: the hosts and addresses that may be reached. `outbound`: signs and posts a message, and interprets the
+  response. `gone`: remembers that a receiver wants no more messages.
+- `adapter`: starts and stops these parts.
 """

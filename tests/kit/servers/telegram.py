@@ -1,14 +1,14 @@
-"""A Bot API server on loopback that behaves as Telegram's does, and misbehaves when told to.
+"""A Bot API server on loopback that behaves like Telegram's, with faults on demand.
 
 ::
 
     async with BotServer() as server:
-        server.send(chat_id=7, text="hello", user_id=7)   # somebody writes to the bot
+        server.send(chat_id=7, text="hello", user_id=7)   # a person writes to the bot
         await server.wait_sent(1)                          # the bot has answered
         server.sent[0]["text"]                             # as people see it: without tags
 
-By hand: ``python -m tests.kit.servers.telegram [PORT]`` prints url and token, shows what the bot
-sends, and sends every line ``CHAT TEXT`` that is typed.
+By hand: ``python -m tests.kit.servers.telegram [PORT]`` prints URL and token, shows the bot's messages, and sends every
+line ``CHAT TEXT`` that is typed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import sys
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from html import unescape
-from types import TracebackType
 from typing import Any, Self
 
 from aiohttp import web
@@ -95,26 +94,26 @@ class BotServer:
         self.token = token
         self.url = ""
         self.sent: list[Params] = []
-        """What the bot has sent and has not been deleted or replaced: newest last, texts as people see them."""
+        """The bot's messages that have not been deleted: newest last, texts as people see them."""
         self.calls: list[tuple[str, Params]] = []
         """Every call with the right token, in order."""
         self.now: Callable[[], float] = lambda: 0.0
-        """What the time is, for `times`."""
+        """The clock for `times`."""
         self.times: list[float] = []
-        """When each of the calls came."""
+        """The time of each call."""
         self.edits: list[Params] = []
         self.deleted: list[int] = []
         self.files: dict[str, bytes] = {}
         self.webhook = False
         self.polls = 0
-        """Polls that are being held right now."""
+        """Pending polls."""
         self.most_polls = 0
         self._port = port
         self._updates: list[Params] = []
         self._next_update = 1000
         self._next_message = 1
         self._news = asyncio.Event()
-        """Set, and replaced, at whatever happens."""
+        """Set, and replaced, after every event."""
         self._poll = 0
         self._faults: defaultdict[str, list[str]] = defaultdict(list)
         self._always: dict[str, str] = {}
@@ -126,9 +125,7 @@ class BotServer:
         await self.up()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.down()
 
     async def up(self) -> None:
@@ -154,7 +151,7 @@ class BotServer:
             await self._runner.cleanup()
             self._runner = None
 
-    # What people do
+    # People's actions
 
     def send(self, chat_id: int, text: str | None = None, *, user_id: int | None = None, **more: Any) -> int:
         """Write to the bot, and return the number of the update; `more` is added to the message."""
@@ -182,19 +179,19 @@ class BotServer:
 
     @property
     def unconfirmed(self) -> list[int]:
-        return [one["update_id"] for one in self._updates]
+        return [update["update_id"] for update in self._updates]
 
     async def wait_sent(self, count: int, *, timeout: float = 20.0) -> None:
         """Wait until the bot has sent so many messages."""
         await self.wait_for(lambda: len(self.sent) >= count, timeout=timeout)
 
     async def wait_for(self, holds: Callable[[], bool], *, timeout: float = 20.0) -> None:
-        """Wait until something holds; looked at after every call."""
+        """Wait until a condition holds; it is checked after every event."""
         async with asyncio.timeout(timeout):
             while not holds():
                 await self._news.wait()
 
-    # How it misbehaves
+    # Faults
 
     def misbehave(self, how: str, method: str = "sendMessage", *, times: int | None = None) -> None:
         """Do one of `FAULTS`, or ``slow``, ``garbage``, ``late`` (not before `behave`), ``cut``, ``dribble``."""
@@ -205,7 +202,7 @@ class BotServer:
 
     @property
     def has_faults(self) -> bool:
-        """Tell whether some of the times are still to come."""
+        """Return True if some faults have not occurred yet."""
         return any(self._faults.values())
 
     def behave(self) -> None:
@@ -304,7 +301,7 @@ class BotServer:
         mine = self._poll
         offset = params.get("offset")
         if offset is not None:
-            self._updates = [one for one in self._updates if one["update_id"] >= offset]
+            self._updates = [update for update in self._updates if update["update_id"] >= offset]
         self._notify()
         self.polls += 1
         self.most_polls = max(self.most_polls, self.polls)
@@ -337,18 +334,18 @@ class BotServer:
 
     async def _do_editMessageText(self, params: Params) -> Params:
         text = self._text(params)
-        for one in self.sent:
-            if one["message_id"] == params["message_id"]:
-                if one["text"] == text:
+        for message in self.sent:
+            if message["message_id"] == params["message_id"]:
+                if message["text"] == text:
                     raise ApiError(400, "Bad Request: message is not modified")
-                one["text"] = text
+                message["text"] = text
                 self.edits.append({"message_id": params["message_id"], "text": text})
                 return {"message_id": params["message_id"]}
         raise ApiError(400, "Bad Request: message to edit not found")
 
     async def _do_deleteMessage(self, params: Params) -> bool:
         before = len(self.sent)
-        self.sent[:] = [one for one in self.sent if one["message_id"] != params["message_id"]]
+        self.sent[:] = [message for message in self.sent if message["message_id"] != params["message_id"]]
         if len(self.sent) == before:
             raise ApiError(400, "Bad Request: message to delete not found")
         self.deleted.append(params["message_id"])
@@ -403,8 +400,8 @@ async def main() -> None:
         line = asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
         while True:
             await asyncio.wait({line}, timeout=0.2)
-            for one in server.sent[shown:]:
-                sys.stdout.write(f"{one['chat_id']} < {one['text']}\n")
+            for message in server.sent[shown:]:
+                sys.stdout.write(f"{message['chat_id']} < {message['text']}\n")
             shown = len(server.sent)
             sys.stdout.flush()
             if line.done():

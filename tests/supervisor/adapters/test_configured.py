@@ -165,7 +165,7 @@ BAD: list[Any] = [
     pytest.param(
         {"id": "x", "path": "plugins/diary.py", "config": {"diary": "d", "note": "exits", "password": CANARY}},
         "x",
-        "it cannot be made: SystemExit: ***",
+        "it cannot be created: SystemExit: ***",
         id="exits",
     ),
 ]
@@ -282,7 +282,7 @@ async def test_probes_that_fail_restarts_and_reloads_are_logged(
         await probe(clock)
         assert any(one.startswith("adapter a: the health probe failed: ") for one in caplog.messages)
         await probe(clock)
-        assert "adapter a was in error at 2 probes in a row: it is restarted" in caplog.messages
+        assert "adapter a was in error at 2 probes in a row: restarting it" in caplog.messages
         await until(lambda: "adapter a was restarted" in caplog.messages)
         home.file.write_text("{")
         await host.reload()
@@ -324,7 +324,7 @@ async def test_a_plugin_that_hangs_as_it_is_loaded_is_given_up(
     home.plugin.write_text(f"with open({str(pipe)!r}) as pipe: pipe.read()")
     home.write(home.entry("a"))
     async with hosted(relay, home, clock) as host:
-        assert state_of(host).problem == "its type was not loaded within 0.05 s: look at what it does"
+        assert state_of(host).problem == "its type was not loaded within 0.05 s: check what it does"
         assert state_of(host).retry_at is None
     pipe.open("w").close()  # lets the thread go
 
@@ -367,7 +367,7 @@ async def test_a_restart_that_fails_leaves_the_old_one_and_is_tried_again(
         await probe(clock)
         await until(lambda: state_of(host).retry_at == clock.now_ms() + 1000)
         state = state_of(host)
-        assert "the one that runs stays in place" in str(state.problem)
+        assert "the running adapter stays in place" in str(state.problem)
         assert (state.state is not None, state.restarts) == (True, 0)
         clock.advance(1)
         await until(lambda: state_of(host).retry_at == clock.now_ms() + 2000)
@@ -501,7 +501,7 @@ async def test_a_secret_that_is_not_there_is_a_problem_and_the_running_one_stays
         state = state_of(host)
         assert state.problem == (
             "config.token is not valid: the environment has no MISSPELT (set it where the supervisor is started); "
-            "the one that runs stays in place"
+            "the running adapter stays in place"
         )
         assert state.state is not None
         assert state.state.state == "connected"
@@ -604,7 +604,7 @@ async def test_a_change_that_is_refused_leaves_the_running_one_alone(
         await host.reload()
         state = state_of(host)
         assert problem in str(state.problem)
-        assert "the one that runs stays in place" in str(state.problem)
+        assert "the running adapter stays in place" in str(state.problem)
         assert (state.state is not None, state.retry_at) == (True, None)
         home.write(entry)
         await host.reload()
@@ -620,7 +620,7 @@ async def test_a_change_that_does_not_start_leaves_the_running_one_and_is_tried_
         unstartable = home.mark("a", "unstartable")
         home.write(home.entry("a", note="new"))
         await host.reload()
-        assert "the one that runs stays in place" in str(state_of(host).problem)
+        assert "the running adapter stays in place" in str(state_of(host).problem)
         await relay.publish(SUBJECT, "hi", sender=SENDER)
         assert home.diary("a")[-1] == "deliver hi old v1"
         unstartable.unlink()
@@ -660,7 +660,7 @@ async def test_a_named_reload_that_does_not_start_is_tried_again(
         await host.reload("a")
         clock.advance(1)
         await until(lambda: state_of(host).retry_at == clock.now_ms() + 2000)
-        assert "the one that runs stays in place" in str(state_of(host).problem)
+        assert "the running adapter stays in place" in str(state_of(host).problem)
         unstartable.unlink()
         clock.advance(2)
         await until(lambda: state_of(host).problem is None)

@@ -11,7 +11,7 @@ from relay_core import Binding, CircuitState, RateLimitConfig, RelayConfig, Reli
 from relay_core.config import BackpressureConfig
 from relay_core.messages.subjects import subject_hash
 from relay_core.testing import FakeClock
-from relay_supervisor.adapters.claude_code.answer import KEPT_CHARS, LONGEST_PAUSE_SECS, beginning
+from relay_supervisor.adapters.claude_code.answer import KEPT_CHARS, LONGEST_PAUSE_SECS, excerpt
 from tests.kit.adapters import SampleAdapter
 from tests.kit.waiting import advance_until, until
 from tests.supervisor.adapters.claude_code.bench import DESK, Bench, Frame
@@ -153,8 +153,8 @@ async def test_what_is_kept_of_an_answer_shows_no_secret(bench: Bench, clock: Fa
     ],
     ids=["short", "just so", "long", "a long word", "one word"],
 )
-def test_a_beginning_has_no_half_of_a_word(text: str, kept: str) -> None:
-    assert beginning(text) == kept
+def test_an_excerpt_ends_between_words(text: str, kept: str) -> None:
+    assert excerpt(text) == kept
 
 
 async def test_an_answer_that_nobody_is_there_for_is_a_failure_at_once_and_kept_by_the_bus(bench: Bench) -> None:
@@ -163,7 +163,7 @@ async def test_an_answer_that_nobody_is_there_for_is_a_failure_at_once_and_kept_
         await desk.relay.idle()
         letters = {letter.code: letter for letter in await desk.relay.dead_letters()}
         assert letters.keys() == {"adapter_failed", "no_match"}
-        assert "did not reach relay.test.nobody: nobody takes messages there" in letters["adapter_failed"].reason
+        assert "did not reach relay.test.nobody: it has no consumer" in letters["adapter_failed"].reason
         assert "echo: hello" not in letters["adapter_failed"].reason
 
 

@@ -69,7 +69,7 @@ async def test_a_session_that_is_gone_is_replaced_once_and_the_trace_says_so(ben
         await desk.relay.idle()
         assert desk.contents == ["echo: two"]
         (detail,) = await desk.details(message_id)
-        assert detail.startswith("the session was gone, so a new one was begun; session ")
+        assert detail.startswith("the session was gone, so a new one was started; session ")
     assert bench.prompts == ["one", "two"]
     assert [start["resume"] for start in bench.starts] == [None, bench.starts[0]["session"], None]
 

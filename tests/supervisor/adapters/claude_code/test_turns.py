@@ -177,7 +177,7 @@ async def test_an_answer_reaches_another_agent_of_the_same_adapter(bench: Bench)
     ("budget", "why"),
     [
         ({"maxHops": 1}, "max hops exceeded"),
-        ({"callBudgetRemaining": 1}, "no call left"),
+        ({"callBudgetRemaining": 1}, "call budget is used up"),
     ],
     ids=["out of hops", "out of calls"],
 )

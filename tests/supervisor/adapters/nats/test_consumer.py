@@ -13,7 +13,7 @@ from nats.aio.msg import Msg
 
 from relay_core import RelayError
 from relay_core.testing import FakeClock
-from relay_supervisor.adapters.nats.position import Position, read_position, write_position
+from relay_supervisor.adapters.nats.files import Position, read_position, write_position
 from tests.kit.servers.nats import NatsServer, Side, config, settled, side
 from tests.kit.waiting import until
 
@@ -35,9 +35,9 @@ def payloads(of: Side) -> list[Any]:
 @pytest.mark.parametrize(
     ("settings", "fault"),
     [
-        pytest.param({"ack_policy": "none"}, "each message acknowledged", id="no-acks"),
-        pytest.param({"ack_policy": "all"}, "each message acknowledged", id="acks-in-heaps"),
-        pytest.param({"headers_only": True}, "headers without their messages", id="headers-only"),
+        pytest.param({"ack_policy": "none"}, "acknowledgement of each message", id="no-acks"),
+        pytest.param({"ack_policy": "all"}, "acknowledgement of each message", id="acks-in-heaps"),
+        pytest.param({"headers_only": True}, "headers without bodies", id="headers-only"),
         pytest.param({"deliver_subject": "elsewhere"}, "is a push consumer", id="push"),
     ],
 )

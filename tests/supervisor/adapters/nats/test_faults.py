@@ -60,7 +60,7 @@ async def codes(one: Side) -> list[str]:
 @pytest.mark.parametrize(
     ("settings", "keys", "remedy"),
     [
-        pytest.param("", {"createStream": False}, "there is no stream RELAY: make it", id="no-stream"),
+        pytest.param("", {"createStream": False}, "there is no stream RELAY: create it", id="no-stream"),
         pytest.param(f'authorization {{ token: "{TOKEN}" }}', {"token": "wrong-secret"}, "check token", id="token"),
         pytest.param(f'authorization {{ token: "{TOKEN}" }}', {}, "check token", id="no-token"),
         pytest.param("", {"tls": {}}, "does not offer TLS", id="no-tls"),
@@ -90,7 +90,7 @@ async def test_a_stream_that_does_not_take_what_we_export_is_a_failed_start(serv
     async with server.client() as client:
         await client.jetstream().add_stream(StreamConfig(name="RELAY", subjects=["relay.human.>"]))
 
-    with pytest.raises(RelayError, match=r"takes relay\.human\.>, but not relay\.agent\.>"):
+    with pytest.raises(RelayError, match=r"accepts relay\.human\.>, but not relay\.agent\.>"):
         async with side(tmp_path / "1", config(server)):
             pass
 

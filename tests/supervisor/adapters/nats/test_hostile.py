@@ -74,15 +74,15 @@ async def test_what_a_stranger_says_to_our_inbox_counts_for_nothing(
         server.client() as client,
     ):
         await two.agent("relay.agent.x")
-        link = two.adapter._link
-        assert link is not None
-        await until(lambda: len(link.client._subs) == 2)  # for answers, and for messages
-        number, inbox = [(number, sub.subject) for number, sub in link.client._subs.items()][-1]
+        connection = two.adapter._connection
+        assert connection is not None
+        await until(lambda: len(connection.client._subs) == 2)  # for answers, and for messages
+        number, inbox = [(number, sub.subject) for number, sub in connection.client._subs.items()][-1]
 
         proxy.inject(f"MSG {inbox} {number} {reply} 7\r\nno json\r\n".encode())
         await client.jetstream().publish("relay.agent.x", b'"good"')
 
         await until(lambda: two.got == [("relay.agent.x", "good")])
         await settled(client, two)
-        assert two.adapter._link is link
+        assert two.adapter._connection is connection
         assert not (tmp_path / "2/adapters/nats/refused").exists()

@@ -82,9 +82,9 @@ async def test_with_credentials_it_connects(tmp_path: Path, line_end: str) -> No
     [
         pytest.param({"credentials": "hunter22"}, "name a .creds file", id="no-creds-file"),
         pytest.param({"credentials": "-----BEGIN NATS USER JWT-----\nhunter22\n"}, "USER NKEY SEED", id="no-seed"),
-        pytest.param({"credentials": creds_file("a.b.c", "SUAHUNTER22")}, "it begins with SU", id="bad-seed"),
-        pytest.param({"nkeySeed": "SUAHUNTER22"}, "it begins with SU", id="bad-nkey"),
-        pytest.param({"nkeySeed": Key("ACCOUNT").seed}, "it begins with SU", id="an-accounts-nkey"),
+        pytest.param({"credentials": creds_file("a.b.c", "SUAHUNTER22")}, "starts with SU", id="bad-seed"),
+        pytest.param({"nkeySeed": "SUAHUNTER22"}, "starts with SU", id="bad-nkey"),
+        pytest.param({"nkeySeed": Key("ACCOUNT").seed}, "starts with SU", id="an-accounts-nkey"),
     ],
 )
 async def test_credentials_that_are_none_are_a_failed_start(

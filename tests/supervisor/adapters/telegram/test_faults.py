@@ -104,7 +104,7 @@ async def test_an_answer_that_is_cut_between_parts_says_how_far_it_came(server: 
         await answer
         await here.relay.idle()
         [letter] = await here.relay.dead_letters()
-        assert "1 of 4 parts had gone out" in letter.reason
+        assert "1 of 4 parts were sent" in letter.reason
         assert len(server.sent) == 1
 
 
@@ -112,7 +112,7 @@ async def test_mail_waits_while_the_platform_is_down(server: BotServer, data_dir
     async with bridge(server, data_dir, FastClock()) as here:
         await server.down()
         state = await here.until("disconnected")
-        assert "tried again" in (state.detail or "")
+        assert "retrying" in (state.detail or "")
         await here.answer("hello")
         await server.up()
         await server.wait_sent(1)
@@ -140,7 +140,7 @@ async def test_a_message_that_finds_no_network_is_asked_again(server: BotServer,
     ("fault", "state", "remedy"),
     [
         pytest.param("401", "error", "@BotFather", id="revoked"),
-        pytest.param("500", "disconnected", "tried again", id="500"),
+        pytest.param("500", "disconnected", "retrying", id="500"),
         pytest.param("garbage", "disconnected", "not the Bot API's", id="malformed answer"),
         pytest.param("cut", "disconnected", "broke", id="cut mid-body"),
     ],
@@ -249,7 +249,7 @@ async def test_a_message_that_takes_too_long_says_how_far_it_came(
         await answer
         await here.relay.idle()
         [letter] = await here.relay.dead_letters()
-        assert "1 of 4 parts had gone out" in letter.reason
+        assert "1 of 4 parts were sent" in letter.reason
 
 
 async def test_a_hold_that_others_brought_about_does_not_let_the_bus_cut_a_message(
@@ -264,8 +264,8 @@ async def test_a_hold_that_others_brought_about_does_not_let_the_bus_cut_a_messa
         clock.advance(161)  # the bus would cut it after 180
         await answer
         await until(lambda: here.state().failed == 1)
-        assert "no time left" in (here.state().last_error or "")
-        assert "1 of 4 parts had gone out" in (here.state().last_error or "")
+        assert "out of time" in (here.state().last_error or "")
+        assert "1 of 4 parts were sent" in (here.state().last_error or "")
 
 
 async def test_a_second_poller_is_an_error_with_a_remedy(
@@ -323,7 +323,7 @@ async def test_it_starts_without_a_network_and_connects_later(server: BotServer,
 
 async def test_two_adapters_cannot_have_one_bot(server: BotServer, data_dir: Path) -> None:
     async with bridge(server, data_dir) as here:
-        with pytest.raises(Exception, match="adapter tg has this bot already"):
+        with pytest.raises(Exception, match="adapter tg uses this bot already"):
             await here.relay.add_adapter(TelegramAdapter("other", make_config(server)))
         server.send(ADA, "still here?")
         await here.mail(1)

@@ -12,6 +12,7 @@ from relay_supervisor.adapters.telegram.limits import RateLimits
 
 CHATS = (1, 2, -1, -2)
 NEAR = 1e-5
+PATIENCE_SECS = 1e6
 
 steps = st.lists(st.tuples(st.sampled_from(CHATS), st.sampled_from([0.0, 0.0, 0.3, 1.0, 2.5])), max_size=80)
 
@@ -34,7 +35,7 @@ class Course:
         self._tasks.start(self._ask(chat, self.now), name=f"call for {chat}")
 
     async def _ask(self, chat: int, asked: float) -> None:
-        await self.limits.acquire(chat)
+        await self.limits.acquire(chat, PATIENCE_SECS)
         self.gone.append((chat, asked, self.now))
 
     async def settle(self) -> None:

@@ -87,7 +87,7 @@ async def test_the_progress_of_a_killed_adapter_goes_with_the_answer(server: Bot
         asked = await ask(here)
         say(here, "progress", "working", asked, text="reading")
         await server.wait_sent(1)
-        await until(lambda: b'"progress": [[7' in (data_dir / "adapters/tg/bot-4242.json").read_bytes())
+        await until(lambda: b'"progress":[[7,' in (data_dir / "adapters/tg/bot-4242.json").read_bytes())
     async with bridge(server, data_dir, FastClock()) as here:
         await here.relay.publish(CHAT, {"content": "done"}, sender=AGENT)
         await until(lambda: [one["text"] for one in server.sent] == ["done"])
@@ -175,10 +175,12 @@ async def test_an_agent_may_be_at_work_before_the_publish_has_returned(server: B
     async with Api(Secret(server.token), server.url, timeout=5) as api, Bot.open("tg", data_dir / "b", clock) as bot:
         presence = Presence("tg", api, bot, clock, tasks, tasks)
         presence.resume()
-        presence.hear(CHAT, typing("stranger", f"telegram-{ADA}-1"))
+        presence.on_signal(CHAT, typing("stranger", f"telegram-{ADA}-1"))
         assert len(tasks) == 0
-        bot.under_way.add((ADA, 1))
-        await asyncio.to_thread(presence.hear, CHAT, typing("agent", f"telegram-{ADA}-1"))  # as a thread's handler does
+        bot.publishing.add((ADA, 1))
+        await asyncio.to_thread(
+            presence.on_signal, CHAT, typing("agent", f"telegram-{ADA}-1")
+        )  # as a thread's handler does
         await server.wait_for(lambda: "sendChatAction" in [name for name, _ in server.calls])
         presence.answered(ADA, "agent")
         await until(is_over)

@@ -138,7 +138,7 @@ def test_a_message_in_hand_has_all_the_time_a_delivery_has() -> None:
 
 async def test_one_bot_is_one_wherever_its_server_is(server: BotServer, data_dir: Path) -> None:
     async with bridge(server, data_dir) as here, BotServer() as other:
-        with pytest.raises(Exception, match="adapter tg has this bot already"):
+        with pytest.raises(Exception, match="adapter tg uses this bot already"):
             await here.relay.add_adapter(TelegramAdapter("other", make_config(other)))
 
 
@@ -154,7 +154,7 @@ async def test_the_newest_takes_over_and_gives_back_when_it_goes(data_dir: Path,
             log.append(f"{self.name} off")
 
     log: list[str] = []
-    old, new = Named("old"), Named("new")
+    old, new = [Named("old")], [Named("new")]
     async with Bot.open("tg", data_dir / "bot.json", clock) as bot:
         bot.enter(old)
         bot.enter(new)

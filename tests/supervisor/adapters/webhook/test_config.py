@@ -49,7 +49,7 @@ def test_the_least_that_is_needed() -> None:
         ({"outbound": {**OUT, "url": "ftp://example.com"}}, "https://example.com/hook"),
         ({"outbound": {**OUT, "url": "https://"}}, "https://example.com/hook"),
         ({"outbound": {**OUT, "url": "https://a b/"}}, "https://example.com/hook"),
-        ({"outbound": {**OUT, "url": "https://example.com:99999/"}}, "no URL"),
+        ({"outbound": {**OUT, "url": "https://example.com:99999/"}}, "not a URL"),
         ({"outbound": {**OUT, "url": "https://me:pw@example.com/"}}, "Authorization"),
         ({"outbound": {**OUT, "url": "https://example.com/#top"}}, "#"),
         ({"outbound": {**OUT, "allowHosts": ["127.0.0.1/99"]}}, "#1"),
