@@ -173,11 +173,8 @@ class ConfiguredAdapters:
             file = await asyncio.to_thread(read_adapters, self._path, self._read)
             await self._apply(file, name)
             if file.entries is not None and file.problem is None:
-                enabled = sum(entry.enabled for entry in file.entries)
-                count = len(file.entries)
-                self._log.info(
-                    ("read", enabled, count), "adapters.json was read: %d of %d adapters are enabled", enabled, count
-                )
+                counts = sum(entry.enabled for entry in file.entries), len(file.entries)
+                self._log.info(("read", *counts), "adapters.json was read: %d of %d adapters are enabled", *counts)
 
     async def _switch(self, adapter_id: str, enabled: bool) -> None:
         async with self._reloading:
@@ -326,14 +323,11 @@ class ConfiguredAdapters:
             slot.problem = None  # it recovered without a restart
         elif slot.bad_probes >= BAD_PROBES:
             slot.bad_probes = 0
-            self._log.warning(
-                ("restart", slot.entry.id),
-                "adapter %s was in error at %d probes in a row: restarting it",
-                slot.entry.id,
-                BAD_PROBES,
-            )
+            id = slot.entry.id
+            text = "adapter %s was in error at %d probes in a row: restarting it"
+            self._log.warning(("restart", id), text, id, BAD_PROBES)
             # Not awaited: an adapter that hangs must not delay the other probes.
-            self._tasks.start(self._retry(slot), name=f"adapter-restart-{slot.entry.id}")
+            self._tasks.start(self._retry(slot), name=f"adapter-restart-{id}")
 
     def _is_in_error(self, slot: _Slot) -> bool:
         id = slot.entry.id

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import ClassVar
+from pathlib import Path
+from typing import Annotated, ClassVar
 
-from pydantic import ConfigDict
+from pydantic import AfterValidator, ConfigDict
 
 from relay_core.adapters.interface import AdapterContext, AdapterStatus
 from relay_core.clock import Clock, call_later
@@ -19,6 +20,17 @@ class PlatformConfig(WireModel):
     """A config, or a part of one, that refuses unknown keys."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+
+def _check_absolute(path: Path) -> Path:
+    path = path.expanduser()
+    if not path.is_absolute():
+        raise ValueError("must be an absolute path")
+    return path
+
+
+AbsolutePath = Annotated[Path, AfterValidator(_check_absolute)]
+"""A path that does not depend on the supervisor's working directory; ``~`` is the user's home."""
 
 
 class PlatformAdapter:

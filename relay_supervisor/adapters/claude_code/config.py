@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -10,7 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from relay_core.adapters.secret import Secret
-from relay_supervisor.adapters.platform import PlatformConfig
+from relay_supervisor.adapters.platform import AbsolutePath, PlatformConfig
 
 AgentName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$", max_length=64)]
 PermissionMode = Literal["dontAsk", "plan", "default", "acceptEdits", "bypassPermissions"]
@@ -24,7 +23,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 class AgentConfig(PlatformConfig):
     """One agent."""
 
-    cwd: Path
+    cwd: AbsolutePath
     """The directory it works in: absolute (``~`` is your home), and existing."""
     model: Word | None = None
     """The model; the program's own default if not given."""
@@ -52,9 +51,6 @@ class AgentConfig(PlatformConfig):
     @field_validator("cwd")
     @classmethod
     def _check_cwd(cls, value: Path) -> Path:
-        value = value.expanduser()
-        if not value.is_absolute():
-            raise ValueError("must be an absolute path")
         if not value.is_dir():
             raise ValueError("no such directory: create it, or name another one")
         return value
@@ -85,7 +81,7 @@ class ClaudeCodeConfig(PlatformConfig):
 
     agents: Annotated[dict[AgentName, AgentConfig], Field(min_length=1, max_length=200)]
     """Each is ``relay.agent.{name}``."""
-    cli_path: Path | None = None
+    cli_path: AbsolutePath | None = None
     """The ``claude`` program; by default the one that comes with the SDK, or the one on the PATH."""
     max_concurrent: Annotated[int, Field(ge=1, le=100)] = 3
     """How many agents may run a turn at the same time."""
@@ -93,13 +89,3 @@ class ClaudeCodeConfig(PlatformConfig):
     """Seconds after its last turn until an agent's program is closed; the next turn resumes its session."""
     turn_timeout_secs: Annotated[float, Field(gt=0, le=86_400)] = 1800.0
     """Time limit for a turn; a message that expires earlier ends it earlier."""
-
-    @field_validator("cli_path")
-    @classmethod
-    def _check_cli_path(cls, value: Path | None) -> Path | None:
-        if value is None:
-            return None
-        value = value.expanduser()
-        if not value.is_absolute() or os.fspath(value) == os.sep:
-            raise ValueError("must be an absolute path, such as what 'command -v claude' prints")
-        return value

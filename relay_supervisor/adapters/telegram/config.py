@@ -8,14 +8,13 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
 from relay_core.adapters.secret import Secret
-from relay_supervisor.adapters.platform import PlatformConfig
+from relay_supervisor.adapters.platform import AbsolutePath, PlatformConfig
 
 _TOKEN = re.compile(r"[0-9]{1,19}:[A-Za-z0-9_-]{10,200}")
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -50,7 +49,7 @@ class TelegramConfig(PlatformConfig):
     """The largest file, incoming or outgoing; 0 disables files."""
     keep_attachments_days: Annotated[int, Field(ge=1, le=3650)] = 7
     """How long incoming files are kept; older ones are removed at the start."""
-    attachment_dirs: tuple[Path, ...] = ()
+    attachment_dirs: tuple[AbsolutePath, ...] = ()
     """Directories from which agents may send files; none unless listed."""
 
     @field_validator("token")
@@ -73,14 +72,6 @@ class TelegramConfig(PlatformConfig):
         if parts.scheme == "http" and host not in _LOOPBACK:
             raise ValueError("plain http would show the token to the network: use https, or a server on 127.0.0.1")
         return url.rstrip("/")
-
-    @field_validator("attachment_dirs")
-    @classmethod
-    def _check_directories(cls, directories: tuple[Path, ...]) -> tuple[Path, ...]:
-        for directory in directories:
-            if not directory.is_absolute():
-                raise ValueError("must be absolute paths: a relative one would depend on the supervisor's directory")
-        return directories
 
     @model_validator(mode="after")
     def _check_members(self) -> Self:

@@ -110,11 +110,10 @@ class Notices:
                 return
             try:
                 await self._api.call("sendMessage", chat_id=chat, text=text, reply_parameters=reply)
+                return
             except RateLimited as error:
                 self._bot.limits.hold(chat, error.retry_after)
             except NotSent:
                 continue
             except TelegramError:
-                return
-            else:
                 return

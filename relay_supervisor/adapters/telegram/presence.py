@@ -195,11 +195,10 @@ class Presence:
         for _ in range(_TRIES):
             try:
                 await self._api.call("deleteMessage", chat_id=chat, message_id=message)
+                return
             except RateLimited as error:
                 await sleep(self._clock, error.retry_after)
             except NotSent:
                 await sleep(self._clock, PROGRESS_SECS)
             except TelegramError:
-                return
-            else:
                 return

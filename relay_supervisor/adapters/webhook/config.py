@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from ipaddress import IPv4Network, IPv6Network, ip_network
-from pathlib import Path
 from typing import Annotated, Self
 from urllib.parse import urlsplit
 
@@ -12,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from relay_core.adapters.secret import Secret
 from relay_core.messages.base import Pattern, Subject
-from relay_supervisor.adapters.platform import PlatformConfig
+from relay_supervisor.adapters.platform import AbsolutePath, PlatformConfig
 from relay_supervisor.adapters.webhook.signing import Accepted, Scheme, read_key
 
 LONGEST_TOLERANCE_SECS = 300
@@ -79,7 +78,7 @@ class OutboundConfig(_Direction):
     """Allow an http URL, which anyone on the network path can read."""
     allow_hosts: Annotated[tuple[str, ...], Field(max_length=256)] = ()
     """Hosts (by name) and networks (``127.0.0.0/8``) that may be reached although they are not public."""
-    ca_file: str | None = None
+    ca_file: AbsolutePath | None = None
     """A file of certificates (PEM) that are trusted instead of the public ones."""
     headers: Annotated[dict[str, Secret], Field(max_length=64, default_factory=dict)]
     """Additional headers; values may be ``env:NAME`` or ``file:PATH``."""
@@ -107,13 +106,6 @@ class OutboundConfig(_Direction):
     def allowed_networks(self) -> tuple[IPv4Network | IPv6Network, ...]:
         """Return the networks that need not be public."""
         return tuple(network for host in self.allow_hosts if (network := _read_network(host)) is not None)
-
-    @field_validator("ca_file")
-    @classmethod
-    def _check_ca_file(cls, path: str | None) -> str | None:
-        if path is not None and not Path(path).expanduser().is_absolute():
-            raise ValueError("must be an absolute path")
-        return path
 
     @field_validator("allow_hosts")
     @classmethod

@@ -201,9 +201,9 @@ def _root_cause(error: BaseException) -> str:
     return str(error)
 
 
-def _trust(ca_file: str | None) -> ssl.SSLContext:
+def _trust(ca_file: Path | None) -> ssl.SSLContext:
     try:
-        return trust(Path(ca_file).expanduser() if ca_file is not None else None)
+        return trust(ca_file)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or type(error).__name__
         raise ValueError(f"the certificates in outbound.caFile cannot be used: {why}") from None

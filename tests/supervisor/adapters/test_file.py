@@ -141,7 +141,7 @@ def test_a_bad_entry_is_reported_without_its_values_and_costs_no_other(
         bad = {"config": {"token": CANARY}, **bad}
     write(path, {"adapters": [{"id": "good", "type": "t"}, bad, {"id": "last", "type": "t"}]})
     first, found, last = entries(path)
-    assert [(one.id, one.problem) for one in (first, last)] == [("good", None), ("last", None)]
+    assert [(entry.id, entry.problem) for entry in (first, last)] == [("good", None), ("last", None)]
     assert found.id == id
     assert problem in str(found.problem)
     assert CANARY not in str(found.problem)

@@ -134,8 +134,8 @@ def test_a_plugin_is_looked_for_from_the_data_directory_or_by_its_whole_path(plu
 
 
 def test_a_plugin_is_run_anew_each_time_and_the_last_good_one_stays_known(plugin: Path, data_dir: Path) -> None:
-    one, other = (prepare(entry(plugin, config={"diary": "d"}), data_dir, SecretRedactor()).make() for _ in range(2))
-    assert type(one) is not type(other)
+    first, other = (prepare(entry(plugin, config={"diary": "d"}), data_dir, SecretRedactor()).make() for _ in range(2))
+    assert type(first) is not type(other)
     plugin.write_text("broken =")
     assert "cannot be run: SyntaxError" in refusal(entry(plugin), data_dir)
     assert sys.modules[type(other).__module__].adapter is type(other)
@@ -203,7 +203,7 @@ def test_a_plugin_in_a_directory_that_others_can_write_is_not_run(plugin: Path, 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
-def test_a_plugin_of_somebody_else_is_not_run(plugin: Path, data_dir: Path) -> None:
+def test_a_plugin_of_another_user_is_not_run(plugin: Path, data_dir: Path) -> None:
     os.chown(plugin, 12345, -1)
     assert "belongs to uid 12345, not to you or to root" in refusal(entry(plugin), data_dir)
 

@@ -1,4 +1,4 @@
-"""An answer that somebody has paid for is not lost: it waits for who is busy, and a failure says where it is."""
+"""An answer is not lost: it waits for a busy consumer, and a failure says where it is."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ async def test_an_answer_waits_for_a_disk_that_refuses(bench: Bench, clock: Fake
 @pytest.mark.parametrize(
     ("budget", "waits"), [({}, 120), ({"ttl": 50_000}, 50)], ids=["the turn's time", "the message's life"]
 )
-async def test_an_answer_that_nobody_takes_in_time_is_a_failure_that_keeps_its_beginning(
+async def test_an_answer_that_is_not_accepted_in_time_is_a_failure_that_keeps_its_beginning(
     bench: Bench, clock: FakeClock, budget: dict[str, int], waits: int
 ) -> None:
     began = clock.monotonic()
@@ -157,7 +157,7 @@ def test_an_excerpt_ends_between_words(text: str, kept: str) -> None:
     assert excerpt(text) == kept
 
 
-async def test_an_answer_that_nobody_is_there_for_is_a_failure_at_once_and_kept_by_the_bus(bench: Bench) -> None:
+async def test_an_answer_without_a_consumer_is_a_failure_at_once_and_kept_by_the_bus(bench: Bench) -> None:
     async with bench.run() as desk:
         await desk.send("hello", reply_to="relay.test.nobody")
         await desk.relay.idle()
@@ -191,7 +191,7 @@ async def ask_for(desk: Frame, sender: str, *bindings: Binding) -> tuple[Chat, l
     return chat, signals
 
 
-@pytest.mark.parametrize("sender", [DESK, PERSON], ids=["somebody else asked", "the person asked"])
+@pytest.mark.parametrize("sender", [DESK, PERSON], ids=["another client asked", "the person asked"])
 async def test_a_person_who_is_not_bound_gets_neither_answer_nor_progress(bench: Bench, sender: str) -> None:
     async with bench.run() as desk:
         chat, signals = await ask_for(desk, sender, Binding(chat=PERSON, agent="relay.agent.other", start="both"))

@@ -33,8 +33,8 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "no turns": ({}, {"maxTurns": 0}, "greater than or equal to 1"),
     "no time": ({"turnTimeoutSecs": 0}, {}, "greater than 0"),
     "endless time": ({"idleSecs": 1e9}, {}, "less than or equal to"),
-    "nobody at once": ({"maxConcurrent": 0}, {}, "greater than or equal to 1"),
-    "a program somewhere": ({"cliPath": "claude"}, {}, "command -v claude"),
+    "none at once": ({"maxConcurrent": 0}, {}, "greater than or equal to 1"),
+    "a program somewhere": ({"cliPath": "claude"}, {}, "must be an absolute path"),
 }
 
 

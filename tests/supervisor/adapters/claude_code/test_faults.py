@@ -42,7 +42,9 @@ async def test_a_turn_that_fails_is_one_failure_and_the_next_one_works(
         assert notice.payload["correlationId"] == "c-1"
         assert notice.payload["platformData"]["messageId"] == message_id
         assert [
-            one.consecutive_failures for one in desk.relay.breakers() if one.subject == "relay.adapter.claude.a"
+            breaker.consecutive_failures
+            for breaker in desk.relay.breakers()
+            if breaker.subject == "relay.adapter.claude.a"
         ] == [1]
         assert await desk.ask("hello") == "echo: hello"
         assert (

@@ -26,7 +26,7 @@ async def argv_of(bench: Bench, **settings: Any) -> list[str]:
     return argv
 
 
-async def test_by_default_there_is_no_tool_nobody_is_asked_and_no_settings_are_read(bench: Bench) -> None:
+async def test_by_default_there_is_no_tool_no_prompt_and_no_settings(bench: Bench) -> None:
     argv = await argv_of(bench)
     assert value_of(argv, "--tools") == ""
     assert value_of(argv, "--permission-mode") == "dontAsk"

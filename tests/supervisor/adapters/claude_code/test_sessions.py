@@ -113,7 +113,7 @@ async def test_an_idle_program_is_closed_and_the_next_turn_resumes(bench: Bench,
         assert bench.starts[1]["resume"] == bench.starts[0]["session"]
 
 
-async def test_a_program_that_died_between_turns_is_started_anew(bench: Bench) -> None:
+async def test_a_program_that_died_between_turns_is_started_again(bench: Bench) -> None:
     async with bench.run() as desk:
         await desk.ask("one")
         os.kill(bench.starts[0]["pid"], signal.SIGKILL)

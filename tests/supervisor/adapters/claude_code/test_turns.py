@@ -252,7 +252,7 @@ async def test_what_a_background_task_says_into_the_next_turn_is_not_that_turns(
         assert told(desk) == []
 
 
-async def test_a_replayed_message_is_answered_anew(bench: Bench) -> None:
+async def test_a_replayed_message_is_answered_again(bench: Bench) -> None:
     gate = bench.directory / "gate"
     async with bench.run() as desk:
         await desk.ask(f"!refuse-until {gate}")
@@ -264,7 +264,7 @@ async def test_a_replayed_message_is_answered_anew(bench: Bench) -> None:
         assert desk.contents[1] == "accepted"
 
 
-async def test_a_replay_whose_first_answer_nobody_took_is_answered_anew(bench: Bench) -> None:
+async def test_a_replay_whose_first_answer_was_refused_is_answered_again(bench: Bench) -> None:
     late: list[str] = []
 
     async def hear(envelope: Envelope) -> None:

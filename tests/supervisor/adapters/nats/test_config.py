@@ -48,7 +48,7 @@ def test_a_bad_config_is_refused_with_a_remedy_and_no_secret(keys: dict[str, Any
 
     # What the loader shows of it: neither the input nor the context.
     shown = " ".join(
-        one["msg"] for one in caught.value.errors(include_url=False, include_context=False, include_input=False)
+        left["msg"] for left in caught.value.errors(include_url=False, include_context=False, include_input=False)
     )
     assert text in shown
     assert "hunter22" not in shown

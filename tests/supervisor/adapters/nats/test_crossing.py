@@ -77,7 +77,7 @@ def test_only_agents_keep_their_name_unless_others_are_let(claimed: str, sender:
     assert back(out(), **{"relay-from": claimed}).sender == sender
 
 
-def test_whoever_is_let_in_nobody_speaks_as_the_bus() -> None:
+def test_no_imported_message_has_the_bus_as_its_sender() -> None:
     config = CONFIG.model_copy(update={"import_senders": (">",)})
 
     def sender(claimed: str) -> str:

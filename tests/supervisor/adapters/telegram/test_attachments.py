@@ -106,7 +106,7 @@ async def test_a_file_from_an_allowed_directory_is_sent(server: BotServer, data_
         file = {"path": str(tmp_path / "out" / "report.csv"), "filename": "report.csv", "mimeType": "x/y"}
         await here.answer("here it is", attachments=[file])
         await here.relay.idle()
-        assert [one["method"] for one in server.sent] == ["sendMessage", "sendDocument"]
+        assert [message["method"] for message in server.sent] == ["sendMessage", "sendDocument"]
         assert server.sent[1]["document"] == {"name": "report.csv", "data": b"a,b", "type": "text/csv"}
 
 
@@ -170,7 +170,7 @@ async def test_files_are_read_one_at_a_time_and_one_that_goes_says_how_far_it_ca
         server.behave()
         await answer
         await here.relay.idle()
-        assert [one["document"]["data"] for one in server.sent[1:]] == [b"before", b"after"]
+        assert [message["document"]["data"] for message in server.sent[1:]] == [b"before", b"after"]
         [letter] = await here.relay.dead_letters()
         assert "2.txt does not exist" in letter.reason
         assert "3 of 4 parts were sent" in letter.reason

@@ -66,7 +66,7 @@ async def test_failures_open_the_breaker_of_that_chat_alone(server: BotServer, d
         for _ in range(5):
             await here.answer("hello")
         await here.relay.idle()
-        states = {one.subject: one.state for one in here.relay.breakers()}
+        states = {breaker.subject: breaker.state for breaker in here.relay.breakers()}
         assert states[f"relay.adapter.tg.{ADA}"] == "OPEN"
         server.behave()
         assert (await here.answer("hi", "relay.human.telegram.tg.9")).delivered_to == 1
@@ -78,7 +78,7 @@ async def test_a_429_before_the_first_part_is_asked_again_by_the_bus(server: Bot
         await here.answer("hello")
         await server.wait_sent(1)
         await here.relay.idle()
-        assert [one["text"] for one in server.sent] == ["hello"]
+        assert [message["text"] for message in server.sent] == ["hello"]
         assert (here.state().delivered, here.state().failed) == (1, 0)
         assert await here.relay.dead_letters() == []
 
@@ -92,7 +92,7 @@ async def test_a_429_between_parts_waits_and_sends_no_part_twice(server: BotServ
         server.misbehave("429", times=2)
         await answer
         await here.relay.idle()
-        assert "\n".join(one["text"] for one in server.sent[1:]) == text
+        assert "\n".join(message["text"] for message in server.sent[1:]) == text
 
 
 async def test_an_answer_that_is_cut_between_parts_says_how_far_it_came(server: BotServer, data_dir: Path) -> None:
@@ -132,7 +132,7 @@ async def test_a_message_that_finds_no_network_is_asked_again(server: BotServer,
         await server.wait_sent(1)
         await here.relay.idle()
         assert result.message_id
-        assert [one["text"] for one in server.sent] == ["hello"]
+        assert [message["text"] for message in server.sent] == ["hello"]
         assert await here.relay.dead_letters() == []
 
 
@@ -189,7 +189,7 @@ async def test_a_429_for_long_is_in_the_status(server: BotServer, data_dir: Path
 
 
 async def waits(clock: FakeClock, seconds: float) -> None:
-    """Wait until somebody waits for so long."""
+    """Wait until a timer of so many seconds is set."""
     await until(lambda: any(abs(due / 1e9 - clock.monotonic() - seconds) < 0.001 for due, _, _ in clock._timers))
 
 
@@ -212,7 +212,7 @@ def count(server: BotServer, method: str) -> Callable[[], int]:
         pytest.param("null", 1.0, id="nothing"),
     ],
 )
-def test_nobody_can_make_us_wait_for_long(given: str, seconds: float) -> None:
+def test_no_response_can_make_us_wait_for_long(given: str, seconds: float) -> None:
     body = f'{{"ok": false, "error_code": 429, "parameters": {{"retry_after": {given}}}}}'
     with pytest.raises(RateLimited) as caught:
         _read_response("sendMessage", 429, body.encode())
@@ -349,7 +349,7 @@ async def test_the_token_is_in_no_text(server: BotServer, data_dir: Path, caplog
         await server.down()
         texts.append(repr(await here.until("disconnected")))
         await here.relay.idle()
-        texts += [repr(one) for one in await here.relay.dead_letters()]
+        texts += [repr(letter) for letter in await here.relay.dead_letters()]
         texts += [repr(vars(here.adapter)), repr(here.adapter.status)]
     texts += [record.getMessage() + str(record.exc_info) for record in caplog.records]
     texts += all_texts(data_dir)
