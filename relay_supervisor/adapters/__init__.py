@@ -1,7 +1,10 @@
-"""The adapters in adapters.json, and the built-in platforms.
+"""Adapters: those that adapters.json lists, and the built-in platforms.
 
-`file` reads the entries, `loading` finds the class of each and checks its config, `configured` starts, monitors,
-restarts and reloads them. Each platform is a package whose docstring lists its modules; `webhook` is the one to read
-first. `budget_headers` carries a budget across a bridge. A platform may import `relay_core`, `relay_supervisor.http`,
-`jobs.subprocess` and `budget_headers`, but no other platform, and nothing of the supervisor that runs it.
+From the file to a running adapter: `file` parses adapters.json entry by entry, `loading` finds an entry's class and
+checks its config, `configured` starts, probes, restarts and reloads the adapters.
+
+Each platform is a package that depends on the adapter interface (`relay_core.adapters.interface`) and on nothing of
+the supervisor; its docstring lists its modules. Start with `webhook`, the simplest; `telegram` connects people,
+`claude_code` runs agents, and `nats` connects relays. They share `platform` (configs, lifecycle) and `budget_headers`
+(a budget as headers of another transport).
 """

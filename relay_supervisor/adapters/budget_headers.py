@@ -1,11 +1,10 @@
-"""What a message's budget looks like in the headers of another transport, and how it comes back.
+"""A message's budget as headers of another transport.
 
-1. Hops, calls and the time to live leave as they are in the copy that the bridge was given, so the crossing has been
-   paid for, and are read back as overrides, which the bus clamps to its own ceilings: a budget that has crossed
-   a bridge only shrinks, and two relays that are bridged both ways cannot keep a message going round.
-2. Ancestors are names of one namespace of subjects. They cross where both sides share it.
-3. Headers that are not there ask for nothing. Those that are there and make no sense are refused: a sender that
-   means to limit a message must not be read as one that does not.
+1. Hops, calls and the expiry are written as they are in the bridge's copy, which has paid for the hop. They are read
+   as overrides, which the bus clamps to its own limits: a budget that crosses a bridge only shrinks, so relays that
+   are bridged in both directions cannot keep a message circulating.
+2. Ancestors are subjects, so they cross only between relays that share a namespace.
+3. Missing headers set no limit. Invalid ones are refused: a sender that meant to limit a message must not be ignored.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ CALLS_LEFT = "relay-calls-left"
 EXPIRES_AT = "relay-expires-at"
 """Wall time in milliseconds."""
 ANCESTORS = "relay-ancestors"
-"""Subjects with commas between them, oldest first."""
+"""Subjects separated by commas, oldest first."""
 FROM = "relay-from"
-"""Who sent it; for people and logs, not part of the budget."""
+"""The sender, for people and logs; not part of the budget."""
 TRACE = "relay-trace-id"
-"""The first message of its conversation, likewise."""
+"""The first message of the conversation; not part of the budget either."""
 
 _MOST_ANCESTORS = 64
 _MOST_DIGITS = 15
@@ -45,10 +44,10 @@ def write_budget(budget: Budget, *, ancestors: bool = False) -> dict[str, str]:
 
 
 def read_budget(headers: Mapping[str, str], *, ancestors: bool = False) -> BudgetOverrides:
-    """Return the budget that headers (with lower-case names) ask for.
+    """Return the budget in headers with lower-case names.
 
     Raises:
-        ValueError: if one of them makes no sense; the text says which.
+        ValueError: if a header is invalid; the message names it.
     """
     chain = headers.get(ANCESTORS) if ancestors else None
     return BudgetOverrides(
@@ -71,6 +70,6 @@ def _read_number(headers: Mapping[str, str], name: str, least: int) -> int | Non
 
 def _read_chain(text: str) -> tuple[str, ...]:
     chain = tuple(text.split(","))
-    if len(chain) > _MOST_ANCESTORS or not all(is_subject(one) for one in chain):
-        raise ValueError(f"the header {ANCESTORS} must be at most {_MOST_ANCESTORS} subjects with commas between them")
+    if len(chain) > _MOST_ANCESTORS or not all(map(is_subject, chain)):
+        raise ValueError(f"the header {ANCESTORS} must be at most {_MOST_ANCESTORS} subjects separated by commas")
     return chain

@@ -1,16 +1,15 @@
-"""The adapters that adapters.json asks for: started, watched over, restarted and reloaded.
+"""The adapters that adapters.json lists: started, probed, restarted and reloaded.
 
-1. Nothing that an adapter or its entry does fails the supervisor. What is wrong is said in `states` and
-   `problem`, and in the log.
-2. A change is checked in full before the running adapter is touched, and the running one stays until
-   the new one has started. An entry that did not change is left alone.
-3. An adapter that does not start is tried again after 1 s, 2 s, 4 s … 60 s, until it starts or its entry
-   changes. An entry that cannot be used at all is not: only a change or a reload can help it.
-4. All are probed every 30 s. One that is in error twice in a row is replaced by a new instance; if that
-   does not start, the old one stays and rule 3 goes on, unless the old one gets well by itself.
-5. Reloads come one after another, and each is finished even if its caller goes away. An adapter is
-   changed by one task at a time (`_Slot.lock`), so one that hangs as it starts delays only itself.
-6. Leaving ends probes, retries and reloads. The adapters run on: the bus drains them when it closes.
+1. No adapter and no entry can fail the supervisor. Problems are shown in `states` and `problem`, and logged.
+2. A changed entry is checked completely before the running adapter is touched, which keeps running until its
+   replacement has started. An unchanged entry is left alone.
+3. An adapter that does not start is retried after 1 s, 2 s, 4 s … 60 s, until it starts or its entry changes. An
+   invalid entry is not retried: only a change or a reload can help.
+4. All adapters are probed every 30 s. One that is in error at two probes in a row is replaced by a new instance; if
+   that does not start, the old one stays and rule 3 applies, unless the old one recovers.
+5. Reloads run one at a time, and each completes even if its caller is cancelled. An adapter is changed by one task at
+   a time (`_Slot.lock`), so one that hangs while it starts delays only itself.
+6. Leaving the context ends probes, retries and reloads, not the adapters: the bus drains them when it closes.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from relay_core.clock import Clock, Timer, call_later, sleep
@@ -32,7 +30,7 @@ from relay_core.messages.operator_views import ConfiguredAdapter
 from relay_core.storage.file_watch import FileWatch
 from relay_core.tasks import Tasks
 from relay_supervisor.adapters.file import AdaptersFile, Entry, read_adapters, set_enabled, unknown_adapter
-from relay_supervisor.adapters.loading import Prepared, blot_out, prepare
+from relay_supervisor.adapters.loading import Prepared, one_line, prepare, redact_values
 from relay_supervisor.observability.secrets import SecretRedactor
 
 logger = logging.getLogger(__name__)
@@ -46,50 +44,50 @@ LOAD_TIMEOUT_SECS = 30.0
 
 @dataclass(slots=True)
 class _Slot:
-    """One entry, and the adapter that runs for it."""
+    """An entry, and the adapter that runs for it."""
 
     entry: Entry
     running: Entry | None = None
-    """The entry that the running adapter was made of."""
+    """The entry that the running adapter was made from."""
     outdated: bool = False
-    """Whether an operator wants a new one of the same entry."""
+    """True if an operator asked for a new instance of the same entry."""
     problem: str | None = None
     warning: str | None = None
     redact: Callable[[str], str] | None = field(default=None, repr=False)
-    """Cuts the secrets of the entry out of a text, once it is known which they are."""
+    """Removes the entry's secrets from a text, once they are known."""
     restarts: int = 0
     failures: int = 0
-    """Starts in a row that failed."""
+    """Consecutive failed starts."""
     bad_probes: int = 0
     timer: Timer | None = None
     retry_at: int | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock, repr=False)
 
     @property
-    def settled(self) -> bool:
-        """Tell whether what runs is what is wanted."""
+    def is_current(self) -> bool:
+        """Return True if the running adapter is the one that the entry asks for."""
         return self.running == self.entry and not self.outdated
 
-    def forget_failures(self) -> None:
-        """Begin anew: nothing has failed, nothing is tried again."""
+    def reset(self) -> None:
+        """Clear failures, the problem and the retry."""
         self.problem = None
         self.outdated = False
         self.failures = self.bad_probes = 0
-        self.forget_retry()
+        self.cancel_retry()
 
-    def forget_retry(self) -> None:
-        """Have nothing tried again."""
+    def cancel_retry(self) -> None:
+        """Cancel the next attempt to start."""
         if self.timer is not None:
             self.timer.cancel()
         self.timer = self.retry_at = None
 
 
 class ConfiguredAdapters:
-    """Run the adapters of a file on a bus."""
+    """Run the adapters of a file on a bus, as an async context manager."""
 
     def __init__(self, relay: RelayCore, path: Path, clock: Clock, redactor: SecretRedactor | None = None) -> None:
         self.problem: str | None = None
-        """What is wrong with the file as a whole, or with a binding."""
+        """The problem with the file as a whole, or with a binding."""
         self._relay = relay
         self._path = path
         self._clock = clock
@@ -102,11 +100,11 @@ class ConfiguredAdapters:
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        """Start every adapter that is enabled; return when each has started or failed for the first time."""
+        """Start every enabled adapter; return when each has started or failed once."""
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._stop)
             watch = FileWatch(self._path.parent, [self._path.name], self._file_changed)
-            # Watched before it is read: a change in between is seen.
+            # Watched before it is read, so no change is missed.
             await stack.enter_async_context(watch)
             with self._relay.hold_adapters():
                 await self.reload()
@@ -114,13 +112,11 @@ class ConfiguredAdapters:
             self._stack = stack.pop_all()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
     def states(self) -> list[ConfiguredAdapter]:
-        """Return every entry of the file and how its adapter is doing, by id."""
+        """Return every entry of the file and the state of its adapter, by id."""
         running = {state.id: state for state in self._relay.adapters()}
         return [
             ConfiguredAdapter(
@@ -137,15 +133,15 @@ class ConfiguredAdapters:
         ]
 
     async def reload(self, name: str | None = None) -> None:
-        """Read the file again and do what it says now; make a named adapter anew even if its entry is the same.
+        """Read the file and apply it; restart the named adapter even if its entry has not changed.
 
         Raises:
-            NotFound: if there is no entry of that name.
+            NotFound: if no entry has that name.
         """
         await self._finish(self._reload, name)
 
     async def enable(self, adapter_id: str) -> ConfiguredAdapter:
-        """Write down that an adapter is to run, and start it.
+        """Enable an adapter in the file, and start it.
 
         Raises:
             NotFound: if there is no such entry.
@@ -155,19 +151,17 @@ class ConfiguredAdapters:
         return self._state(adapter_id)
 
     async def disable(self, adapter_id: str) -> ConfiguredAdapter:
-        """Write down that an adapter is not to run, and stop it; raises as `enable`."""
+        """Disable an adapter in the file, and stop it; raises like `enable`."""
         await self._finish(self._switch, adapter_id, False)
         return self._state(adapter_id)
 
     async def test(self, adapter_id: str) -> ConfiguredAdapter:
-        """Probe an adapter now, if it runs.
-
-        Raises:
-            NotFound: if there is no such entry.
-        """
+        """Probe an adapter now, if it runs; raises NotFound if there is no such entry."""
         if self._slot(adapter_id).running is not None:
             await self._relay.probe_adapters(adapter_id)
         return self._state(adapter_id)
+
+    # Applying the file
 
     # Reading the file and doing what it says
 
@@ -179,52 +173,49 @@ class ConfiguredAdapters:
             file = await asyncio.to_thread(read_adapters, self._path, self._read)
             await self._apply(file, name)
             if file.entries is not None and file.problem is None:
-                enabled = sum(entry.enabled for entry in file.entries)
-                count = len(file.entries)
-                self._log.info(
-                    ("read", enabled, count), "adapters.json was read: %d of %d adapters are enabled", enabled, count
-                )
+                counts = sum(entry.enabled for entry in file.entries), len(file.entries)
+                self._log.info(("read", *counts), "adapters.json was read: %d of %d adapters are enabled", *counts)
 
     async def _switch(self, adapter_id: str, enabled: bool) -> None:
         async with self._reloading:
             await asyncio.to_thread(set_enabled, self._path, adapter_id, enabled, self._read)
             await self._apply(await asyncio.to_thread(read_adapters, self._path, self._read), None)
 
-    async def _apply(self, file: AdaptersFile, name: str | None) -> None:
+    async def _apply(self, file: AdaptersFile, restart: str | None) -> None:
         if file.problem is not None and file.problem != self.problem:
             logger.error("%s", file.problem)
         self.problem = file.problem
         entries = file.entries
-        if entries is None:  # what runs is kept
+        if entries is None:  # unreadable: keep the running adapters
             entries = tuple(slot.entry for slot in self._slots.values())
         else:
-            self._relay.set_bindings(file.bindings)  # before an adapter brings a message in
+            self._relay.set_bindings(file.bindings)  # before an adapter publishes
         wanted = {entry.id: entry for entry in entries}
-        if name is not None and name not in wanted:
-            raise unknown_adapter(name, wanted)
+        if restart is not None and restart not in wanted:
+            raise unknown_adapter(restart, wanted)
         async with asyncio.TaskGroup() as group:
             for id in self._slots.keys() - wanted.keys():
                 group.create_task(self._drop(self._slots[id]))
             for entry in entries:
                 slot = self._slots.setdefault(entry.id, _Slot(entry))
-                group.create_task(self._settle(slot, entry, anew=entry.id == name))
+                group.create_task(self._update(slot, entry, restart=entry.id == restart))
 
-    async def _settle(self, slot: _Slot, entry: Entry, *, anew: bool) -> None:
+    async def _update(self, slot: _Slot, entry: Entry, *, restart: bool) -> None:
         """Bring an adapter in line with its entry."""
         async with slot.lock:
-            if anew or entry != slot.entry:
-                slot.forget_failures()
+            if restart or entry != slot.entry:
+                slot.reset()
             slot.entry = entry
-            slot.outdated = slot.outdated or anew
+            slot.outdated = slot.outdated or restart
             if not entry.enabled:
                 slot.problem = entry.problem
                 await self._remove(slot)
-            elif not slot.settled and slot.timer is None:
+            elif not slot.is_current and slot.timer is None:
                 await self._try_start(slot)
 
     async def _drop(self, slot: _Slot) -> None:
         async with slot.lock:
-            slot.forget_retry()
+            slot.cancel_retry()
             await self._remove(slot)
             del self._slots[slot.entry.id]
 
@@ -237,12 +228,12 @@ class ConfiguredAdapters:
         except NotFound:
             pass
         except Exception as error:
-            logger.error("adapter %s was not removed cleanly: %s", slot.entry.id, _say(error, slot))
+            logger.error("adapter %s was not removed cleanly: %s", slot.entry.id, _explain(error, slot))
 
-    # Starting, trying again, probing
+    # Starting, retrying, probing
 
     async def _try_start(self, slot: _Slot) -> bool:
-        """Make an adapter of the slot's entry and let it take its place; never raises for what an adapter does."""
+        """Create the adapter and add it to the bus, or replace the running one; no adapter's error is raised."""
         entry = slot.entry
         try:
             slot.redact = None
@@ -260,13 +251,13 @@ class ConfiguredAdapters:
                 raise
             self._failed(slot, "it cancelled its own start", retry=True)
         except (Exception, SystemExit) as error:
-            if isinstance(error, NotFound):  # somebody else has removed it from the bus
+            if isinstance(error, NotFound):  # it was removed from the bus by other means
                 slot.running = None
-            self._failed(slot, _say(error, slot), retry=not isinstance(error, ConfigError))
+            self._failed(slot, _explain(error, slot), retry=not isinstance(error, ConfigError))
         else:
             if slot.failures:
                 logger.info("adapter %s has started, after %d failed attempts", entry.id, slot.failures)
-            slot.forget_failures()
+            slot.reset()
             slot.running = entry
             return True
         return False
@@ -277,20 +268,20 @@ class ConfiguredAdapters:
         slot.warning = warning
 
     async def _prepare(self, entry: Entry) -> Prepared:
-        """Find and check off the loop, since a plugin may import or read for long."""
+        """Load an entry's type and check its config in a thread: a plugin may import or read for long."""
         try:
             async with asyncio.timeout(LOAD_TIMEOUT_SECS):
                 return await asyncio.to_thread(prepare, entry, self._path.parent, self._redactor)
         except TimeoutError:
-            # Not tried again by itself: each try would cost one more thread that never ends.
-            raise ConfigError(f"its type was not loaded within {LOAD_TIMEOUT_SECS:g} s: look at what it does") from None
+            # Not retried: each attempt could leave another thread that never ends.
+            raise ConfigError(f"its type was not loaded within {LOAD_TIMEOUT_SECS:g} s: check what it does") from None
 
     def _failed(self, slot: _Slot, why: str, *, retry: bool) -> None:
-        problem = why if slot.running is None else f"{why}; the one that runs stays in place"
+        problem = why if slot.running is None else f"{why}; the running adapter stays in place"
         if problem != slot.problem:
             logger.warning("adapter %s: %s", slot.entry.id, problem)
         slot.problem = problem
-        slot.forget_retry()
+        slot.cancel_retry()
         if retry:
             delay = min(FIRST_RETRY_SECS * 2**slot.failures, LAST_RETRY_SECS)
             slot.failures = min(slot.failures + 1, 16)
@@ -304,11 +295,11 @@ class ConfiguredAdapters:
     async def _retry(self, slot: _Slot) -> None:
         async with slot.lock:
             if slot.timer is not None or not slot.entry.enabled or self._slots.get(slot.entry.id) is not slot:
-                return  # a reload was faster
-            again = slot.settled
-            if again and not self._is_in_error(slot):
-                slot.forget_failures()
-            elif await self._try_start(slot) and again:
+                return  # a reload came first
+            restarts = slot.is_current
+            if restarts and not self._is_in_error(slot):
+                slot.reset()
+            elif await self._try_start(slot) and restarts:
                 slot.restarts += 1
                 self._log.info(("restarted", slot.entry.id), "adapter %s was restarted", slot.entry.id)
 
@@ -321,52 +312,49 @@ class ConfiguredAdapters:
                 logger.exception("the adapters could not be probed")
                 continue
             for slot in self._slots.values():
-                self._judge(slot)
+                self._count_probe(slot)
 
-    def _judge(self, slot: _Slot) -> None:
-        """Have an adapter restarted if one probe too many was bad."""
+    def _count_probe(self, slot: _Slot) -> None:
+        """Restart an adapter that was in error too often in a row."""
         slot.bad_probes = slot.bad_probes + 1 if self._is_in_error(slot) else 0
-        if not slot.settled or slot.timer is not None:
-            return  # it is being replaced anyway
+        if not slot.is_current or slot.timer is not None:
+            return  # a new instance is due anyway
         if slot.bad_probes == 0:
-            slot.problem = None  # a restart that failed is no longer needed
+            slot.problem = None  # it recovered without a restart
         elif slot.bad_probes >= BAD_PROBES:
             slot.bad_probes = 0
-            self._log.warning(
-                ("restart", slot.entry.id),
-                "adapter %s was in error at %d probes in a row: it is restarted",
-                slot.entry.id,
-                BAD_PROBES,
-            )
-            # Not awaited: one that hangs must not keep the others from being probed.
-            self._tasks.start(self._retry(slot), name=f"adapter-restart-{slot.entry.id}")
+            id = slot.entry.id
+            text = "adapter %s was in error at %d probes in a row: restarting it"
+            self._log.warning(("restart", id), text, id, BAD_PROBES)
+            # Not awaited: an adapter that hangs must not delay the other probes.
+            self._tasks.start(self._retry(slot), name=f"adapter-restart-{id}")
 
     def _is_in_error(self, slot: _Slot) -> bool:
         id = slot.entry.id
         return slot.running is not None and any(s.id == id and s.state == "error" for s in self._relay.adapters())
 
-    # Odds and ends
+    # Shared steps
 
     async def _finish(self, work: Callable[..., Coroutine[Any, Any, None]], *arguments: object) -> None:
-        """Do work to its end even if the caller is cancelled meanwhile."""
+        """Run a change to its end even if the caller is cancelled."""
         task = self._tasks.start(_caught(work, *arguments), name="adapters-change")
         if task is None:
-            raise Closed("the adapters are no longer looked after")
+            raise Closed("the adapters are no longer supervised")
         try:
             error = await asyncio.shield(task)
         except asyncio.CancelledError:
             if task.cancelled():
-                raise Closed("the adapters are no longer looked after") from None
+                raise Closed("the adapters are no longer supervised") from None
             raise
         if error is not None:
             raise error
 
     async def _stop(self) -> None:
         for slot in self._slots.values():
-            slot.forget_retry()
+            slot.cancel_retry()
         await self._tasks.close()
-        for slot in self._slots.values():  # a task that was just ending may have set one more
-            slot.forget_retry()
+        for slot in self._slots.values():  # a task that was ending may have set another
+            slot.cancel_retry()
 
     def _slot(self, adapter_id: str) -> _Slot:
         slot = self._slots.get(adapter_id)
@@ -387,8 +375,8 @@ async def _caught(work: Callable[..., Coroutine[Any, Any, None]], *arguments: ob
     return None
 
 
-def _say(error: BaseException, slot: _Slot) -> str:
-    text = " ".join((error.message if isinstance(error, RelayError) else f"{type(error).__name__}: {error}").split())
+def _explain(error: BaseException, slot: _Slot) -> str:
+    text = " ".join(error.message.split()) if isinstance(error, RelayError) else one_line(error)
     if isinstance(error, ConfigError):
-        return text  # it names keys, and quotes nothing
-    return slot.redact(text) if slot.redact is not None else blot_out(text, slot.entry.config)
+        return text  # it names keys, not values
+    return slot.redact(text) if slot.redact is not None else redact_values(text, slot.entry.config)

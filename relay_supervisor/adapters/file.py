@@ -1,4 +1,4 @@
-"""adapters.json: which adapters an operator wants, read entry by entry.
+"""adapters.json: the adapters that an operator configures, parsed entry by entry.
 
 ::
 
@@ -6,14 +6,14 @@
                   {"id": "mine", "path": "plugins/mine.py", "config": {...}}],
      "bindings": [{"chat": "relay.human.telegram.tg.*", "agent": "relay.agent.backend", "start": "chat"}]}
 
-1. A missing file means no adapters. A file that cannot be read, is no JSON or has no list of adapters
-   says nothing (`entries` is None): what runs is kept.
-2. A bad entry is reported in its `problem` and costs no other one. One without an id of its own (none,
-   a bad one, or one that an earlier entry has) goes by its place in the list, such as ``#2``.
-3. A problem names keys, never the values of a config: they hold secrets. No repr shows them either.
-4. A bad binding is named in the file's `problem` and costs no other one either.
-5. Switching an entry on or off changes nothing else: bad entries, unknown keys, bindings and the order
-   of everything stay.
+1. A missing file means no adapters. A file that cannot be read, is not JSON or has no list of adapters has no entries
+   (`entries` is None): the running adapters are kept.
+2. An invalid entry has a `problem` and does not affect the others. Without a valid id that no earlier entry uses, it
+   goes by its position in the list, such as ``#2``.
+3. A problem names keys, never the values of a config, which may be secrets. No repr shows them either.
+4. An invalid binding is named in the file's `problem` and does not affect the others either.
+5. Enabling or disabling an entry changes nothing else: invalid entries, unknown keys, bindings and the order of
+   everything stay.
 """
 
 from __future__ import annotations
@@ -40,38 +40,38 @@ _ENTRY_KEYS = ["id", "type", "path", "enabled", "config"]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One adapter as the file describes it."""
+    """An adapter as the file describes it."""
 
     id: str
     type: str | None = None
-    """The name of a type that is built in or installed."""
+    """The name of a built-in or installed type."""
     path: str | None = None
-    """Or the Python file that has it."""
+    """Or the Python file that defines it."""
     enabled: bool = True
     config: dict[str, Any] = field(default_factory=dict, repr=False)
     problem: str | None = None
-    """Why it cannot be used."""
+    """The reason why it cannot be used."""
     position: int = field(default=0, compare=False)
     """Its index in the list."""
 
     @property
     def source(self) -> str:
-        """Return what an operator knows its type by."""
+        """Return the type as an operator wrote it."""
         return self.type or self.path or ""
 
 
 @dataclass(frozen=True, slots=True)
 class AdaptersFile:
-    """What the file says."""
+    """The contents of the file."""
 
     entries: tuple[Entry, ...] | None
-    """None if nothing can be made of it."""
+    """None if the file cannot be used."""
     problem: str | None = None
     bindings: tuple[Binding, ...] = ()
 
 
 def read_adapters(path: Path, read: FileReader = read_trusted) -> AdaptersFile:
-    """Return what the file says; blocks, and raises nothing."""
+    """Parse the file; blocks, and raises nothing."""
     try:
         return _interpret(_load(path, read), path)
     except ConfigError as error:
@@ -79,12 +79,12 @@ def read_adapters(path: Path, read: FileReader = read_trusted) -> AdaptersFile:
 
 
 def set_enabled(path: Path, adapter_id: str, enabled: bool, read: FileReader = read_trusted) -> None:
-    """Switch an entry on or off, durably; blocks.
+    """Enable or disable an entry, durably; blocks.
 
     Raises:
         NotFound: if there is no such entry.
         ConfigError: if the file or the entry cannot be edited.
-        StorageError: if the disk refuses.
+        StorageError: if the file cannot be written.
     """
     document = _load(path, read)
     file = _interpret(document, path)
@@ -95,7 +95,7 @@ def set_enabled(path: Path, adapter_id: str, enabled: bool, read: FileReader = r
         raise unknown_adapter(adapter_id, [entry.id for entry in file.entries])
     found = document["adapters"][entry.position]
     if not isinstance(found, dict):
-        raise ConfigError(f"{path}: entry {adapter_id} is no object: mend it by hand", path=str(path))
+        raise ConfigError(f"{path}: entry {adapter_id} is not an object: correct it by hand", path=str(path))
     if found.get("enabled", True) is enabled:
         return
     found["enabled"] = enabled
@@ -103,7 +103,7 @@ def set_enabled(path: Path, adapter_id: str, enabled: bool, read: FileReader = r
 
 
 def unknown_adapter(adapter_id: str, known: Iterable[str]) -> NotFound:
-    """Return the error for an id that no entry has, with those that there are."""
+    """Return the error for an id that no entry has; it lists the known ones."""
     there = ", ".join(sorted(known)) or "none"
     return NotFound(f"no adapter {adapter_id} in adapters.json; there are: {there}", what=adapter_id)
 
@@ -128,13 +128,13 @@ def _load(path: Path, read: FileReader) -> dict[str, Any]:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _dump(document: dict[str, Any]) -> bytes:
     try:
         return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
-    except UnicodeEncodeError:  # half a surrogate pair: only an escape can say it
+    except UnicodeEncodeError:  # half a surrogate pair, which needs an escape
         return (json.dumps(document, indent=2) + "\n").encode()
 
 
@@ -150,18 +150,18 @@ def _interpret(document: dict[str, Any], path: Path) -> AdaptersFile:
 
 
 def _read_bindings(found: Any, problems: list[str]) -> tuple[Binding, ...]:
-    """Return the bindings that can be used, and say what is wrong with the others."""
+    """Return the valid bindings, and add a problem for each invalid one."""
     if not isinstance(found, list):
         problems.append("bindings must be a list")
         return ()
     bindings = []
-    for place, one in enumerate(found, 1):
+    for position, binding in enumerate(found, 1):
         try:
-            bindings.append(Binding.model_validate(one))
+            bindings.append(Binding.model_validate(binding))
         except ValidationError as error:
             where, problem = first_problem(error)
             text = f"{where}: {problem}" if where else "it must be an object"
-            problems.append(f"binding #{place} is left out: {text}")
+            problems.append(f"binding #{position} is left out: {text}")
     return tuple(bindings)
 
 

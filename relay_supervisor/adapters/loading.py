@@ -1,17 +1,17 @@
-"""From an entry of adapters.json to an adapter: its class is found, its config checked, it is made.
+"""From an entry of adapters.json to an adapter.
 
-1. A ``type`` is built in, or an entry point of the group ``relay.adapters`` that an installed package
-   has. A ``path`` is a Python file, absolute or seen from the data directory, with a class or function
-   called ``adapter``. Either is called as ``adapter(id, config)``.
-2. Its ``config_model``, a pydantic model, checks the config and is what the adapter gets. Without one
-   it gets the config as it is. Fields of the type `Secret` are resolved as it is checked.
-3. A file is run anew for every adapter made of it, so a reload sees what changed in it. An installed
-   package is imported once in the life of the process.
-4. A file is code that runs as us: it must belong to us or to root, and neither it nor a directory
-   above it may be another user's or writable by others (a sticky one, like /tmp, is fine); nor may a link on the
-   way be another user's. What was checked is what runs.
-5. Whatever goes wrong is a ConfigError of one line, without secrets. A model that has `Secret` fields says by that
-   which values are; of any other config every text may be one, and is blotted out even where a plugin quotes it.
+1. A ``type`` is built in, or an entry point of the group ``relay.adapters`` in an installed package. A ``path`` is a
+   Python file, absolute or relative to the data directory, that defines a class or function called ``adapter``.
+   Either is called as ``adapter(id, config)``.
+2. The pydantic model in its ``config_model`` validates the config, and the adapter gets the model. Without one it gets
+   the config as it is. `Secret` fields are resolved by the validation.
+3. A file is executed again for every adapter made from it, so a reload sees its changes. An installed package is
+   imported once per process.
+4. A file is code that runs as the supervisor's user: it must belong to this user or to root, and neither it nor a
+   directory above it may be writable by others (except sticky ones like /tmp) or be another user's; the same holds for
+   links on the path. The checked file is the one that runs.
+5. Every failure is a ConfigError of one line, without secrets. A model with `Secret` fields declares which values are
+   secret; of any other config every text may be one, and is redacted even where a plugin quotes it.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ AdapterType = Callable[[str, Any], "Adapter"]
 
 
 class Prepared(NamedTuple):
-    """An entry that can be used."""
+    """A valid entry, ready to become an adapter."""
 
     make: Callable[[], Adapter]
     redact: Callable[[str], str]
-    """Cuts its secrets out of a text."""
+    """Removes its secrets from a text."""
     warning: str | None
-    """What an operator had better change."""
+    """Something that an operator should change."""
 
 
 GROUP = "relay.adapters"
@@ -63,19 +63,19 @@ BUILT_IN: dict[str, str] = {
 
 _FREELY_NAMED = re.compile(r"\b(?:env|headers)\.[^.]+$")
 _SHOWN_ERRORS = 3
-# How pydantic ends its messages: the middle of a long value is left out there, so it would not be found as a text.
+# The end of pydantic's messages: it shortens a long value in the middle, so the value cannot be found and redacted.
 _QUOTED_INPUT = re.compile(r" ?\[type=\w+, input_value=.*?, input_type=\w+\]", re.DOTALL)
 
 
 def prepare(entry: Entry, directory: Path, redactor: SecretRedactor) -> Prepared:
-    """Find an entry's type, check its config, and return what makes the adapter; blocks, imports and reads.
+    """Load an entry's type and check its config; blocks, imports and reads.
 
     Raises:
         ConfigError: if the type or the config cannot be used.
     """
     if entry.problem is not None:
         raise ConfigError(entry.problem)
-    redact: Callable[[str], str] = lambda text: blot_out(text, entry.config)  # noqa: E731 - a partial's repr has it
+    redact: Callable[[str], str] = lambda text: redact_values(text, entry.config)  # noqa: E731 - no repr shows it
     try:
         if entry.path is not None:
             make = load_file(directory / entry.path, module_name=f"relay_plugin_{entry.id}")
@@ -110,15 +110,15 @@ def find_type(name: str) -> AdapterType:
     try:
         found = point.load()
     except (Exception, SystemExit) as error:
-        raise ConfigError(f"adapter type {name} cannot be imported: {_one_line(error)}", key="type") from None
+        raise ConfigError(f"adapter type {name} cannot be imported: {one_line(error)}", key="type") from None
     return _check_callable(found, f"adapter type {name}: {point.value}")
 
 
 def load_file(path: Path, *, module_name: str = "relay_plugin") -> AdapterType:
-    """Run a Python file and return what it calls ``adapter``.
+    """Execute a Python file and return its ``adapter``.
 
     Raises:
-        ConfigError: if the file is not there, not safe, fails, or has no adapter.
+        ConfigError: if the file is missing, not safe, fails, or defines no adapter.
     """
     try:
         path = Path(check_path(path))
@@ -141,17 +141,17 @@ def load_file(path: Path, *, module_name: str = "relay_plugin") -> AdapterType:
         if before is not None:
             sys.modules[module_name] = before
         if isinstance(error, Exception | SystemExit) and not isinstance(error, ConfigError):
-            raise ConfigError(f"the plugin {path} cannot be run: {_one_line(error)}", key="path") from None
+            raise ConfigError(f"the plugin {path} cannot be run: {one_line(error)}", key="path") from None
         raise
 
 
 def check_config(
     model: type[BaseModel] | None, config: dict[str, Any], directory: Path, redactor: SecretRedactor
 ) -> Any:
-    """Return the config as the adapter gets it; the vault knows its secrets then, even if it is refused.
+    """Return the config as the adapter gets it; its secrets are known to the redactor then, even if it is refused.
 
     Raises:
-        ConfigError: if the type's model refuses it; the text names keys but no values.
+        ConfigError: if the model refuses it; the message names keys but no values.
     """
     if model is None:
         return config
@@ -161,7 +161,7 @@ def check_config(
     except ValidationError as error:
         raise ConfigError(_explain(error, model), key="config") from None
     except (Exception, SystemExit) as error:
-        raise ConfigError(f"its config_model failed: {_one_line(error)}", key="config") from None
+        raise ConfigError(f"its config_model failed: {one_line(error)}", key="config") from None
     finally:
         redactor.add(secret.reveal() for secret in secrets)
 
@@ -171,13 +171,13 @@ def _config_model(make: AdapterType) -> type[BaseModel] | None:
     if model is None:
         return None
     if not isinstance(model, type) or not issubclass(model, BaseModel):
-        raise ConfigError("its config_model is no pydantic model", key="config")
+        raise ConfigError("its config_model is not a pydantic model", key="config")
     return model
 
 
 def _warn(config: Any) -> str | None:
     found = [(where, secret) for where, secret in find_secrets(config) if secret.inline]
-    # Of a variable or a header only its name can tell whether it is one.
+    # Variables and headers are often not secret; only their names can tell.
     inline = [f"config.{where}" for where, _ in found if not _FREELY_NAMED.search(where) or is_secret_name(where)]
     if not inline:
         return None
@@ -185,8 +185,8 @@ def _warn(config: Any) -> str | None:
     return f"{', '.join(inline)} {holds}: write env:NAME or file:PATH there instead"
 
 
-def blot_out(text: str, config: Mapping[str, Any]) -> str:
-    """Return a text without the texts that a config holds, each but the shortest a possible secret."""
+def redact_values(text: str, config: Mapping[str, Any]) -> str:
+    """Return a text without the texts that a config holds, since each except the shortest may be a secret."""
     text = _QUOTED_INPUT.sub("", text)
     for secret in sorted(_texts(config), key=len, reverse=True):
         if len(secret) >= SHORTEST_SECRET:
@@ -202,9 +202,9 @@ def _make(make: AdapterType, entry: Entry, config: Any, redact: Callable[[str], 
     except ConfigError as error:
         raise ConfigError(redact(error.message), key=error.key) from None
     except (Exception, SystemExit) as error:
-        raise ConfigError(redact(f"it cannot be made: {_one_line(error)}")) from None
+        raise ConfigError(redact(f"it cannot be created: {one_line(error)}")) from None
     if shape.id != entry.id:
-        raise ConfigError(f"it calls itself {shape.id}: an adapter must have the id that it is given", key="id")
+        raise ConfigError(f"its id is {shape.id}: an adapter must use the id that it is given", key="id")
     return adapter
 
 
@@ -214,7 +214,7 @@ def _read_safely(path: Path) -> bytes:
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
-            raise ConfigError(f"the plugin {path} is no file", key="path")
+            raise ConfigError(f"the plugin {path} is not a file", key="path")
         if not os.path.samestat(found, os.stat(check_path(path))):
             raise ConfigError(f"the plugin {path} was replaced while it was read", key="path")
         with open(descriptor, "rb", closefd=False) as file:
@@ -223,9 +223,9 @@ def _read_safely(path: Path) -> bytes:
         os.close(descriptor)
 
 
-def _check_callable(found: Any, what: str) -> AdapterType:
+def _check_callable(found: Any, name: str) -> AdapterType:
     if not callable(found):
-        raise ConfigError(f"{what} must be a class or a function", key="type")
+        raise ConfigError(f"{name} must be a class or a function", key="type")
     make: AdapterType = found
     return make
 
@@ -234,21 +234,22 @@ def _explain(error: ValidationError, model: type[BaseModel]) -> str:
     known = [field.alias or name for name, field in model.model_fields.items()]
     problems = []
     # Neither the input nor the context, which has what a validator raised: values are secrets.
-    for one in error.errors(include_url=False, include_context=False, include_input=False):
-        where = [str(part) for part in one["loc"]]
-        if one["type"] == "extra_forbidden":
+    for detail in error.errors(include_url=False, include_context=False, include_input=False):
+        where = [str(part) for part in detail["loc"]]
+        if detail["type"] == "extra_forbidden":
             key = where.pop()
             problem = explain_unknown(key, known) if not where else f"unknown key {key!r}"
         else:
-            problem = one["msg"].removeprefix("Value error, ")
-        # After "secret:" a log takes the next word for the secret.
+            problem = detail["msg"].removeprefix("Value error, ")
+        # After "secret:" the log's redaction takes the next word for the secret.
         key = ".".join(["config", *where]) + (" is not valid" if where and is_secret_name(where[-1]) else "")
         problems.append(f"{key}: {' '.join(problem.split())}")
     more = len(problems) - _SHOWN_ERRORS
     return "; ".join(problems[:_SHOWN_ERRORS]) + (f"; and {more} more" if more > 0 else "")
 
 
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
+    """Return an error's type and message on one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 

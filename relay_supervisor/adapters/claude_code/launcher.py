@@ -1,21 +1,21 @@
-"""Stand between the supervisor and a command-line program: nothing of ours leaks in, nothing of it stays behind.
+"""A parent process for a command-line program: hides our environment from it, and ends all its processes.
 
-Run as a program of its own (``python -I -S launcher.py ARGUMENTS``), by `program`'s script. The variable
-`PLAN_VARIABLE` says what to run and which variables it keeps; arguments, stdin, stdout and stderr are passed on.
+It runs as ``python -I -S launcher.py ARGUMENTS``, started by `program`'s script. The variable `PLAN_VARIABLE` names the
+program and the variables it keeps; arguments, stdin, stdout and stderr are passed on.
 
-1. The program's environment has the variables that the plan names, and no other. (The SDK would give it all of ours.)
-2. It leads a process group of its own, and dies with us (PR_SET_PDEATHSIG). On Linux we adopt its orphans
-   (PR_SET_CHILD_SUBREAPER), so what it started is found under us whatever group or session it made for itself.
-   Elsewhere the group is all that we know.
-3. Its stdin is the supervisor's end of a pipe. When that is closed, the program has `EOF_GRACE` to save and to exit.
-   When the supervisor is gone (also by SIGKILL: the kernel closes its end), or we get SIGTERM, it has none.
-4. At the end, whatever ended it, everything that is left gets SIGTERM, `TERM_GRACE`, and SIGKILL until nothing is left.
-   Only then do we exit, as the program did. All that takes less than the 5 s after which the SDK would lose patience.
+1. The program's environment has only the variables that the plan names. (The SDK would pass all of ours.)
+2. The program leads a process group, and dies with us (PR_SET_PDEATHSIG). On Linux we adopt its orphans
+   (PR_SET_CHILD_SUBREAPER), so all its processes are our descendants, in any group or session. Elsewhere only the
+   group is known.
+3. Its stdin is a pipe from the supervisor. When that is closed, the program has `EOF_GRACE` to save and exit. When the
+   supervisor has died (even by SIGKILL: the kernel closes its end), or we get SIGTERM, it has none.
+4. At the end, all remaining processes get SIGTERM, then after `TERM_GRACE` SIGKILL until none is left. Only then do we
+   exit, with the program's exit code. This takes less than the 5 s after which the SDK would kill us.
 
-Failure case: if we are killed with SIGKILL ourselves, the program dies (rule 2), but what it has put into the
-background is nobody's any more. Only an operator or the kernel short of memory would do that.
+Failure case: if we are killed with SIGKILL ourselves, the program dies (rule 2), but its background processes stay.
+Only an operator or the kernel's OOM killer would do that.
 
-It must not import anything but the standard library, and little of that: it starts with every session.
+It imports only the standard library, and little of it: it starts with every session.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import time
 from contextlib import suppress
 
 PLAN_VARIABLE = "RELAY_CLAUDE_LAUNCH"
-"""The names of the variables to keep, with spaces between them; a line end; the path of the program."""
+"""The names of the variables to keep, separated by spaces; a newline; the path of the program."""
 EOF_GRACE = 2.0
 TERM_GRACE = 1.0
 KILL_GRACE = 1.5
@@ -42,13 +42,13 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def main() -> int:
-    """Run the program to its end, or ours; return the exit code for both."""
+    """Run the program until it or the supervisor ends; return the exit code."""
     names, _, program = os.environ.pop(PLAN_VARIABLE).partition("\n")
     kept = frozenset(names.split())
     environment = {name: value for name, value in os.environ.items() if name in kept}
     supervisor = os.getppid()
     with suppress(PermissionError):  # it leads a group already
-        os.setsid()  # a Ctrl-C at the supervisor's terminal is not ours
+        os.setsid()  # keeps a Ctrl-C at the supervisor's terminal from us
     prctl = _find_prctl()
     if prctl is not None:
         prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -61,7 +61,7 @@ def main() -> int:
 
 
 class Watch:
-    """The program and all that it started."""
+    """The program and all its processes."""
 
     def __init__(self, child: int) -> None:
         self.code = 1
@@ -69,10 +69,10 @@ class Watch:
         self._over = False
 
     def until_over(self, supervisor: int, wake: int, told: list[int]) -> None:
-        """Wait until the program has exited, or has no more reason to run."""
+        """Wait until the program has exited, or must end."""
         poller = select.poll()
         poller.register(wake, select.POLLIN)
-        poller.register(0, 0)  # the closing of the other end is always reported; its bytes are not ours
+        poller.register(0, 0)  # a hangup is always reported; the bytes are the program's
         deadline: float | None = None
         while not self.reap():
             if told or os.getppid() != supervisor or (deadline is not None and time.monotonic() > deadline):
@@ -85,19 +85,19 @@ class Watch:
                     deadline = time.monotonic() + EOF_GRACE
 
     def end_all(self) -> None:
-        """End everything that is left: politely first, then by force."""
+        """End all remaining processes: SIGTERM first, then SIGKILL."""
         for number, grace in ((signal.SIGTERM, TERM_GRACE), (signal.SIGKILL, KILL_GRACE)):
             deadline = time.monotonic() + grace
             left = self._signal_all(number)
             while left and time.monotonic() < deadline:
-                select.select([], [], [], _POLL_SECS)  # no event tells that all are gone
+                select.select([], [], [], _POLL_SECS)  # no event tells that all have exited
                 self.reap()
                 left = self._signal_all(number if number == signal.SIGKILL else 0)
             if not left:
                 return
 
     def reap(self) -> bool:
-        """Bury the dead, adopted ones too; return whether the program is one of them."""
+        """Reap exited processes, adopted ones too; return True if the program has exited."""
         with suppress(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -110,7 +110,7 @@ class Watch:
         return self._over
 
     def _signal_all(self, number: int) -> bool:
-        """Signal everything that descends from us; return whether there is anything."""
+        """Signal all our descendants; return True if there are any."""
         if not _LINUX:
             try:
                 os.killpg(self._child, number)
@@ -125,13 +125,13 @@ class Watch:
 
 
 def find_descendants(root: int) -> set[int]:
-    """Return the living processes below one, by Linux's /proc."""
+    """Return the living descendants of a process, from /proc."""
     parents: dict[int, int] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
             with suppress(OSError, ValueError, IndexError):
                 with open(f"/proc/{name}/stat", "rb") as file:
-                    state, parent = file.read().rpartition(b")")[2].split()[:2]  # a name may have brackets
+                    state, parent = file.read().rpartition(b")")[2].split()[:2]  # the name may contain brackets
                 parents[int(name)] = int(parent)
                 if state in (b"Z", b"X"):
                     del parents[int(name)]
@@ -142,7 +142,7 @@ def find_descendants(root: int) -> set[int]:
 
 
 def _listen() -> tuple[int, list[int]]:
-    """Have signals wake a poll; return what to poll, and where requests to end are noted."""
+    """Have signals wake a poll; return the descriptor to poll, and the list of received signals."""
     told: list[int] = []
     wake, write = os.pipe()
     os.set_blocking(wake, False)

@@ -1,7 +1,7 @@
-"""Which session an agent was in, on disk: written in one step, so a kill at any moment leaves the old id or the new.
+"""The session id of an agent, on disk: written atomically, so a kill leaves the old id or the new one.
 
-A session belongs to the directory it was begun in, and is not resumed in another one. A file that cannot be read
-counts as none: an agent begins anew rather than not at all.
+A session belongs to the directory in which it was started, and is not resumed in another one. An unreadable file
+counts as none: the agent starts a new session.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 
 
 class SessionMemory:
-    """The session id of one agent; its methods block."""
+    """The session id of one agent; the methods block."""
 
     def __init__(self, directory: Path, agent: str, cwd: Path) -> None:
         self._path = directory / f"session-{agent}.json"
@@ -35,19 +35,11 @@ class SessionMemory:
         return session_id
 
     def save(self, session_id: str) -> None:
-        """Remember a session.
-
-        Raises:
-            StorageError: if the disk refuses.
-        """
+        """Save a session id; raises StorageError."""
         atomic_write(self._path, orjson.dumps({"sessionId": session_id, "cwd": self._cwd}))
 
     def forget(self) -> None:
-        """Remember none.
-
-        Raises:
-            StorageError: if the disk refuses.
-        """
+        """Remove the session id; raises StorageError."""
         try:
             self._path.unlink(missing_ok=True)
         except OSError as error:

@@ -1,9 +1,9 @@
-"""What the program is started with, from an agent's config. Deny is the default.
+"""The program's options, from an agent's config. Everything is denied by default.
 
-1. A built-in tool that the config does not name is not there at all (``--tools``), and what the rules do not allow is
-   denied without asking (``dontAsk``). There is nobody to ask.
+1. A built-in tool that the config does not name does not exist (``--tools``), and calls that the rules do not allow are
+   denied without asking (``dontAsk``), since there is no one to ask.
 2. No settings file, CLAUDE.md, skill, command or MCP server of the machine or of the working directory is read unless
-   ``settingSources`` asks for it: a directory may be a stranger's repository, and its settings could open tools.
+   ``settingSources`` includes it: a directory may be an untrusted repository whose settings enable tools.
 3. Prompts are taken verbatim (``verbatim_prompts``): no ``@path`` is read, no ``/command`` is run.
 4. The environment is that of `Program.environment`.
 """
@@ -17,16 +17,10 @@ from relay_supervisor.adapters.claude_code.program import Program
 from relay_supervisor.adapters.claude_code.prompt import INSTRUCTIONS
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
-"""The longest message of the program that is read; the SDK's own limit is 1 MB."""
+"""The longest message of the program that is read; the SDK's default is 1 MB."""
 
 
-def make_options(
-    config: AgentConfig,
-    program: Program,
-    *,
-    max_turns: int,
-    resume: str | None,
-) -> ClaudeAgentOptions:
+def make_options(config: AgentConfig, program: Program, *, max_turns: int, resume: str | None) -> ClaudeAgentOptions:
     """Return the SDK's options for one run of the program."""
     isolated = not config.setting_sources
     append = INSTRUCTIONS if config.system_prompt is None else f"{INSTRUCTIONS}\n\n{config.system_prompt}"
@@ -48,18 +42,14 @@ def make_options(
         max_turns=max_turns,
         resume=resume,
         max_buffer_size=MAX_LINE_BYTES,
-        stderr=_ignore,
+        stderr=lambda line: None,  # dropped: it may quote anything, and the SDK would copy it to ours
     )
-
-
-def _ignore(line: str) -> None:
-    """Drop what it writes to stderr: it may quote anything, and would be written to ours if nobody took it."""
 
 
 def _find_tools(config: AgentConfig) -> list[str] | None:
     if config.tools is not None:
         return list(config.tools)
     if config.dangerously_skip_permissions:
-        return None  # all that there are
+        return None  # all tools
     names = (rule.partition("(")[0] for rule in config.allowed_tools)
     return list(dict.fromkeys(name for name in names if not name.startswith("mcp__")))

@@ -1,10 +1,10 @@
-"""The ``claude`` program: where it is, whether it is new enough, and how it is launched.
+"""The ``claude`` program: found, checked and launched.
 
-1. A program that is too old to take a prompt verbatim is refused at the start: it would read the files that a
-   stranger's message names with an ``@``.
-2. It is asked for its version once per start, not by every probe; a probe looks whether it can still be run.
-3. What the SDK runs is a script in the adapter's own directory that runs `launcher` with our Python. A script of
-   the package would depend on whether the installer kept its mode, and on which python3 the PATH has.
+1. A program that is too old to take a prompt verbatim is refused at the start: it would read the files that an
+   untrusted message names with an ``@``.
+2. Its version is checked once per start, not by every probe; a probe checks only that it can still be run.
+3. The SDK runs a script in the adapter's directory, which runs `launcher` with our Python. A script in the package
+   would depend on the mode that the installer gave it, and on the python3 on the PATH.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from relay_supervisor.adapters.claude_code import launcher
 from relay_supervisor.jobs.subprocess import run_child
 
 OLDEST_VERSION = (2, 1, 248)
-"""The first that takes a prompt verbatim."""
+"""The first version that takes a prompt verbatim."""
 PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "TMPDIR")
-"""Variables of ours that it gets, beside LC_*."""
+"""Variables of ours that it gets, in addition to LC_*."""
 SET_BY_SDK = ("CLAUDE_CODE_ENTRYPOINT", "CLAUDE_AGENT_SDK_VERSION", "CLAUDE_CODE_SDK_READS_SESSION_STATE", "PWD")
 
 _VERSION_SECS = 20.0
@@ -34,7 +34,7 @@ _VERSION = re.compile(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})")
 
 
 class ProgramProblem(Exception):
-    """The program cannot be used; the text has the remedy."""
+    """The program cannot be used; the message has the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,28 +45,24 @@ class Program:
     script: Path
 
     def check(self) -> None:
-        """Look whether it can still be run.
-
-        Raises:
-            ProgramProblem: if not.
-        """
+        """Check that it can be run; raises ProgramProblem."""
         if not self.path.is_file():
             raise ProgramProblem(f"there is no Claude Code program at {self.path}: install it, or correct cliPath")
         if not os.access(self.path, os.X_OK):
             raise ProgramProblem(f"{self.path} cannot be run: run 'chmod +x {self.path}', or correct cliPath")
 
     def environment(self, own: dict[str, str]) -> dict[str, str]:
-        """Return what the SDK must add to our environment so that the program gets the variables in `own`."""
+        """Return the variables that the SDK must add to our environment so that the program gets those in `own`."""
         passed_on = [name for name in os.environ if name in PASSED_ON or name.startswith("LC_")]
         keep = sorted({*passed_on, *SET_BY_SDK, *own})
         return {**own, launcher.PLAN_VARIABLE: f"{' '.join(keep)}\n{self.path}"}
 
 
 async def find_program(cli_path: Path | None, directory: Path) -> Program:
-    """Find the program, ask it for its version, and write the script that launches it.
+    """Find the program, check its version, and write the script that launches it.
 
     Raises:
-        ProgramProblem: if there is none that can be used.
+        ProgramProblem: if there is no usable program.
         StorageError: if the script cannot be written.
     """
     path = await asyncio.to_thread(_find, cli_path)
@@ -103,8 +99,8 @@ async def _check_version(path: Path) -> None:
         ) from None
     found = _VERSION.search(result.output)
     if result.timed_out or result.returncode != 0 or found is None:
-        how = f"no answer within {_VERSION_SECS:g} s" if result.timed_out else f"exit code {result.returncode}"
-        raise ProgramProblem(f"'{path} --version' does not tell a version ({how}): is it Claude Code?")
+        how = f"no response within {_VERSION_SECS:g} s" if result.timed_out else f"exit code {result.returncode}"
+        raise ProgramProblem(f"'{path} --version' prints no version ({how}): is it Claude Code?")
     if tuple(map(int, found.groups())) < OLDEST_VERSION:
         oldest = ".".join(map(str, OLDEST_VERSION))
         raise ProgramProblem(

@@ -1,9 +1,9 @@
-"""One running program: opened, asked one thing at a time, closed with all that it started.
+"""One running program: opened, asked one prompt at a time, and closed with all its processes.
 
-1. It is read all the time, also between turns: what it says then is nobody's, and a pipe that nobody reads would block
-   it. So its end is known at once.
-2. Opening and closing run in tasks of their own: whoever waits for them may be cancelled, they are finished.
-3. Closing: an interrupt if a turn is under way, then the end of its input; the launcher does the rest (its rules 3
+1. Its output is read all the time, even between turns, when it is dropped: an unread pipe would block the program, and
+   its end would not be noticed at once.
+2. Opening and closing run in separate tasks: they complete even if their callers are cancelled.
+3. Closing: an interrupt if a turn is running, then the end of its input; the launcher does the rest (its rules 3
    and 4).
 """
 
@@ -27,11 +27,11 @@ from relay_core.tasks import Tasks
 from relay_supervisor.adapters.claude_code.turn import Outcome, explain_end
 
 INTERRUPT_SECS = 1.0
-"""For the program to end its turn when it is asked to, before it is made to."""
+"""For the program to end its turn after an interrupt, before it is terminated."""
 
 
 class SessionEnded(Exception):
-    """The program could not be started, or has ended."""
+    """The program did not start, or has ended."""
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(outcome.error)
@@ -44,24 +44,20 @@ class Session:
     def __init__(self, options: ClaudeAgentOptions, tasks: Tasks, name: str) -> None:
         self.max_turns = options.max_turns
         self.id: str | None = options.resume
-        """The session's, once it is known."""
+        """The session's id, once known."""
         self.ended: SessionEnded | None = None
         self.busy = False
-        """Whether a turn is under way: between two of ours it is one of the program's own."""
+        """True while a turn is running: between our turns, one that the program started itself."""
         self._client = ClaudeSDKClient(options)
         self._tasks = tasks
         self._name = name
         self._opening: asyncio.Task[Exception | None] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._turn: asyncio.Queue[Any] | None = None
-        """What the turn under way has yet to read; None in it is the end."""
+        """Unread messages of the current turn; None is the end."""
 
     async def open(self) -> None:
-        """Start the program.
-
-        Raises:
-            SessionEnded: if it does not start, or is closed meanwhile.
-        """
+        """Start the program; raises SessionEnded if it does not start, or is closed meanwhile."""
         self._opening = self._tasks.start(self._connect(), name=f"open {self._name}")
         if self._opening is None:
             raise SessionEnded(explain_end(None))
@@ -73,7 +69,7 @@ class Session:
         self._tasks.start(self._read(), name=f"read {self._name}")
 
     async def ask(self, prompt: str, on_id: Callable[[str], Awaitable[None]]) -> AsyncIterator[Any]:
-        """Begin a turn, and yield the program's messages; `on_id` is awaited with the session's id when it is told.
+        """Start a turn and yield the program's messages; `on_id` is awaited with the session's id.
 
         Raises:
             SessionEnded: if the program ends.
@@ -84,7 +80,7 @@ class Session:
                 try:
                     await self._client.query(prompt)
                 except Exception as error:
-                    # The reader tells why better than a broken pipe does, if it knows.
+                    # The reader knows the cause better than a broken pipe does.
                     with suppress(TimeoutError):
                         async with asyncio.timeout(INTERRUPT_SECS):
                             while await turn.get() is not None:
@@ -105,12 +101,12 @@ class Session:
             self._turn = None
 
     def close(self, *, interrupt: bool = False) -> None:
-        """Begin to end the program and all that it started; closing again does nothing."""
+        """Start closing the program and all its processes; closing again does nothing."""
         if self._closing is None:
             self._closing = self._tasks.start(self._close(interrupt), name=f"close {self._name}")
 
-    async def gone(self) -> None:
-        """Wait until a session that was closed is gone, with all that it started."""
+    async def closed(self) -> None:
+        """Wait until a closing session's processes have exited."""
         if self._closing is not None:
             await asyncio.wait({self._closing})
 

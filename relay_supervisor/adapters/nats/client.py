@@ -1,18 +1,18 @@
-"""The library's client, made to fail where it can be seen.
+"""nats-py's client, changed to report failures that it would hide.
 
-1. However its connection, or only its reading, comes to an end, it says so: the library ends its reading on an error
-   of its own without a word, and would stay connected and deaf.
-2. A header block that cannot be read makes a message that says so (`UNREADABLE`), rather than an error in the reading
-   or a message whose limits have been lost.
-3. Where TLS is wanted, not a word of ours, and so no credential of any kind, leaves before the connection has it:
-   whether a server offers TLS is said in the clear, by anybody.
-4. What a closing that failed, or did not end, has left is let go of.
-5. The answer to a ping, which a flush and the draining of a subscription wait for, means that the server has heard all
-   that was said before it: the library writes a ping past what still waits to be written.
+1. The end of its connection, or only of its read loop, is always reported: the library ends its read loop silently on
+   an internal error, and would stay connected without reading.
+2. A header block that cannot be parsed yields a message that says so (`UNREADABLE`), not an error in the read loop or
+   a message without its limits.
+3. If TLS is required, nothing of ours, and so no credential, is sent before the connection has it: whether a server
+   offers TLS is said in the clear, and can be forged.
+4. Resources that a failed or stuck close left are released.
+5. The pong that a flush and the draining of a subscription wait for confirms everything sent before: the library
+   writes a ping ahead of its pending data.
 
-This leans on inner parts of nats-py: `_close`, `_read_loop`, `_process_headers`, `_connect_command`, `_send_ping`,
+It uses private parts of nats-py: `_close`, `_read_loop`, `_process_headers`, `_connect_command`, `_send_ping`,
 `_subs`, `_pending` with its `_pending_data_size`, and `_transport` with its `_io_writer` and `_bare_io_writer`. All of
-them are in 2.11 to 2.16.
+them exist in 2.11 to 2.16.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FIRST_LINE = b"NATS/1.0"
 
 
 class BridgeClient(Client):
-    """A client of one connection."""
+    """A client for one connection."""
 
     def __init__(self, on_end: Callable[[], None], *, wants_tls: bool) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class BridgeClient(Client):
         self._wants_tls = wants_tls
 
     def release(self) -> None:
-        """Free what a closing has left."""
+        """Release the resources that a close left."""
         for sub in self._subs.values():
             if (task := getattr(sub, "_wait_for_msgs_task", None)) is not None:
                 task.cancel()
@@ -48,12 +48,12 @@ class BridgeClient(Client):
                 writer.transport.abort()
 
     @property
-    def has_begun(self) -> bool:
-        """Tell whether there has been a connection."""
+    def has_transport(self) -> bool:
+        """Return True if a connection was opened."""
         return self._transport is not None
 
     async def _close(self, status: int, do_cbs: bool = True) -> None:
-        # A connection that breaks while something waits to be written ends this with an error, half done.
+        # A connection that breaks while data is pending makes this fail halfway.
         try:
             with suppress(OSError):
                 await super()._close(status, do_cbs)
@@ -69,7 +69,7 @@ class BridgeClient(Client):
     async def _process_headers(self, headers: bytes | None) -> dict[str, str] | None:
         try:
             found = await super()._process_headers(headers)
-        except Exception:  # the library's, of whatever it stumbled over
+        except Exception:  # of any type: the library's parser fails in many ways
             return {UNREADABLE: "yes"}
         if headers and found is None and len(headers.strip()) > len(_FIRST_LINE):
             return {UNREADABLE: "yes"}
@@ -88,6 +88,6 @@ class BridgeClient(Client):
         transport = self._transport
         if transport is not None:
             # asyncio's writelines (3.12, 3.13) leaves the descriptor of a lost connection in the loop's selector,
-            # where it breaks whatever gets the same number next; its write does not.
+            # where it breaks the next connection with the same descriptor; write does not.
             transport.writelines = lambda payload: transport.write(b"".join(payload))  # type: ignore[method-assign]
         return super()._connect_command()

@@ -1,12 +1,12 @@
 """One connection to a NATS server, from its handshake to its end.
 
-1. The library's own reconnecting and buffering are off: while there is no connection nothing is sent, and what
-   was waiting for an answer learns at once that none will come. The adapter makes the next link.
-2. A publish ends in one of four ways: JetStream has it (or had it already), it is refused, `NotSent`, `Unsure`.
-3. No acknowledgement in time ends the link: a server that does not answer gets no more messages, and the next link
-   finds out what is the matter. So does a stream that has gone.
-4. The server says asynchronously that something is not allowed; the publish of that subject ends with it.
-5. It ends with its client (see `client`), whatever ends that.
+1. nats-py's own reconnecting and buffering are off: without a connection nothing is sent, and a pending request fails
+   at once. The adapter opens the next connection.
+2. A publish ends in one of four ways: JetStream has it (or had it before), it is refused, `NotSent`, `OutcomeUnknown`.
+3. A missing acknowledgement ends the connection: a server that does not respond gets no more messages, and the next
+   connection finds out why. So does a missing stream.
+4. The server reports a denied permission asynchronously; it ends the publish to that subject.
+5. The connection ends with its client (see `client`), whatever the cause.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ from urllib.parse import urlsplit
 from nats.errors import Error, NoRespondersError, SecureConnWantedError
 from nats.errors import TimeoutError as NatsTimeout
 from nats.js import JetStreamContext
-from nats.js.api import PubAck
 from nats.js.errors import APIError, NoStreamResponseError, NotFoundError, ServiceUnavailableError
 
 from relay_core.adapters.interface import DeliveryResult
 from relay_supervisor.adapters.nats.client import BridgeClient
 from relay_supervisor.adapters.nats.config import NatsConfig
 from relay_supervisor.adapters.nats.crossing import Outgoing
-from relay_supervisor.adapters.nats.faults import Lost, NotSent, Refusal, Unsure, describe
+from relay_supervisor.adapters.nats.faults import Lost, NotSent, OutcomeUnknown, Refusal, describe
 from relay_supervisor.adapters.nats.login import credentials, tls_context
 
 _CLOSE_SECS = 0.5
@@ -44,32 +43,32 @@ T = TypeVar("T")
 
 
 class NatsConnection:
-    """A connection; it is of no use any more once it is lost."""
+    """A connection; once lost, it cannot be used again."""
 
     def __init__(self, config: NatsConfig, server: str, name: str) -> None:
-        self.client = BridgeClient(self._ended, wants_tls=config.wants_tls)
+        self.client = BridgeClient(self._on_end, wants_tls=config.wants_tls)
         self.lost = asyncio.Event()
         self.why = ""
-        """What ended it."""
+        """The reason why it ended."""
         self.where = urlsplit(server).netloc
         self.window = 0.0
-        """Seconds for which the stream knows a message again."""
+        """Duplicate window of the stream in seconds."""
         self.config = config
         self.js: JetStreamContext
         self._server = server
         self._name = name
         self._waiting: dict[asyncio.Timeout, str] = {}
-        """Who waits for an answer, and the subject that it was sent to."""
+        """Pending requests, with the subjects that they were sent to."""
         self._denied: set[str] = set()
         self.denial: str | None = None
-        """What the server has said that we may not do."""
+        """The last denied permission, as the server reported it."""
         self._last_error: BaseException | None = None
 
     async def open(self) -> None:
         """Connect.
 
         Raises:
-            Refusal: if the server will not have us.
+            Refusal: if the server refuses the connection.
             Lost: if it cannot be reached.
         """
         config = self.config
@@ -83,7 +82,7 @@ class NatsConnection:
                 await self.client.connect(
                     [self._server],
                     name=self._name,
-                    error_cb=self._heard_error,
+                    error_cb=self._on_error,
                     allow_reconnect=False,
                     max_reconnect_attempts=1,
                     reconnect_time_wait=0,
@@ -98,11 +97,11 @@ class NatsConnection:
         self.js = self.client.jetstream(timeout=config.connect_timeout_secs, domain=config.domain)
 
     async def publish(self, message: Outgoing) -> DeliveryResult:
-        """Give a message to JetStream and wait until it has it.
+        """Publish a message to JetStream and wait for the acknowledgement.
 
         Raises:
-            NotSent: if it has not left.
-            Unsure: if it has, and nobody knows more.
+            NotSent: if it was not sent.
+            OutcomeUnknown: if it was sent, but not acknowledged.
         """
         if self.lost.is_set():
             raise NotSent(self.why)
@@ -115,21 +114,28 @@ class NatsConnection:
             )
         limit = self.config.publish_timeout_secs
         try:
-            ack = await self._send(message, limit)
+            async with self._deadline(limit, message.subject.lower()):
+                ack = await self.js.publish(
+                    message.subject,
+                    message.data,
+                    timeout=limit + 1,  # the deadline comes first
+                    stream=self.config.stream,
+                    headers=message.headers,
+                )
         except TimeoutError:
             return self._unanswered(message, limit)
         except APIError as error:
-            return self._judge(message, error)
+            return self._explain_refusal(message, error)
         except NoStreamResponseError:
-            self.lose(f"no stream takes {message.subject}: was {self.config.stream} removed, or JetStream turned off?")
+            self.lose(f"no stream accepts {message.subject}: was {self.config.stream} removed, or JetStream disabled?")
             raise NotSent(self.why) from None
         except (Error, OSError) as error:
             self.lose(f"the connection to {self.where} broke: {describe(error)}")
-            raise Unsure(self.why) from None
+            raise OutcomeUnknown(self.why) from None
         except (ValueError, TypeError, KeyError, AttributeError):
             return DeliveryResult(
                 ok=False,
-                error=f"somebody else than JetStream answers on {message.subject}: "
+                error=f"another service than JetStream responds on {message.subject}: "
                 "give services other subjects, or this bridge a prefix",
                 code="foreign_answer",
             )
@@ -137,7 +143,7 @@ class NatsConnection:
         return DeliveryResult(ok=True, detail=f"stream {ack.stream} #{ack.seq}{again}")
 
     def lose(self, why: str) -> None:
-        """End the link: who waits for an answer gets none."""
+        """End the connection; pending requests fail."""
         if self.lost.is_set():
             return
         self.why = why
@@ -147,28 +153,18 @@ class NatsConnection:
             timer.reschedule(now)
 
     async def close(self) -> None:
-        """Let go of the connection, of a stuck one by force."""
+        """Close the connection, a stuck one by force."""
         self.lose("the connection was closed")
-        if not self.client.has_begun:
+        if not self.client.has_transport:
             return
         with suppress(TimeoutError, Error, OSError):
             async with asyncio.timeout(_CLOSE_SECS):
                 await self.client.close()
         self.client.release()
 
-    async def _send(self, message: Outgoing, limit: float) -> PubAck:
-        async with self._patience(limit, message.subject.lower()):
-            return await self.js.publish(
-                message.subject,
-                message.data,
-                timeout=limit + 1,  # ours comes first
-                stream=self.config.stream,
-                headers=message.headers,
-            )
-
     @asynccontextmanager
-    async def _patience(self, limit: float, subject: str = "") -> AsyncIterator[None]:
-        """Wait for an answer no longer than that, nor than the link lasts."""
+    async def _deadline(self, limit: float, subject: str = "") -> AsyncIterator[None]:
+        """Limit a request to so many seconds and to the life of the connection."""
         async with asyncio.timeout(0 if self.lost.is_set() else limit) as timer:
             self._waiting[timer] = subject
             try:
@@ -185,48 +181,48 @@ class NatsConnection:
                 code="permission",
             )
         self.lose(f"no acknowledgement from the stream {self.config.stream} within {limit:g} s")
-        raise Unsure(self.why) from None
+        raise OutcomeUnknown(self.why) from None
 
-    def _judge(self, message: Outgoing, error: APIError) -> DeliveryResult:
-        stream, said = self.config.stream, error.description or "no reason given"
+    def _explain_refusal(self, message: Outgoing, error: APIError) -> DeliveryResult:
+        stream, reason = self.config.stream, error.description or "no reason given"
         code = str(error.err_code or error.code)
         if error.err_code == _TOO_LARGE:
             text = f"the message is longer than the stream {stream} allows: raise its max_msg_size"
             return DeliveryResult(ok=False, error=text, code=code)
         if error.err_code == _WRONG_STREAM:
-            text = f"another stream than {stream} takes {message.subject}: give each stream its own subjects"
+            text = f"another stream than {stream} accepts {message.subject}: give each stream different subjects"
             return DeliveryResult(ok=False, error=text, code=code)
-        if any(text in said.lower() for text in _FULL_TEXTS):
-            text = f"the stream {stream} is full ({said}): raise its limits or remove messages"
+        if any(text in reason.lower() for text in _FULL_TEXTS):
+            text = f"the stream {stream} is full ({reason}): raise its limits or remove messages"
             return DeliveryResult(ok=False, error=text, code=code, retry_after=_FULL_SECS)
         if (error.code or 0) >= 500:
-            text = f"JetStream cannot take it now: {said}"
+            text = f"JetStream cannot accept it now: {reason}"
             return DeliveryResult(ok=False, error=text, code=code, retry_after=_BUSY_SECS)
-        return DeliveryResult(ok=False, error=f"JetStream does not take it: {said}", code=code)
+        return DeliveryResult(ok=False, error=f"JetStream does not accept it: {reason}", code=code)
 
-    async def ask(self, question: Awaitable[T]) -> T:
-        """Return JetStream's answer.
+    async def call(self, request: Awaitable[T]) -> T:
+        """Return JetStream's response.
 
         Raises:
-            NotFoundError: if what was asked about is not there.
-            Refusal: if it will not.
-            Lost: if it does not answer.
+            NotFoundError: if the stream or consumer does not exist.
+            Refusal: if JetStream refuses the request.
+            Lost: if it does not respond.
         """
         try:
-            async with self._patience(self.config.connect_timeout_secs):
-                return await question
+            async with self._deadline(self.config.connect_timeout_secs):
+                return await request
         except NotFoundError as error:
             if error.err_code == _NO_STREAM or error.code == 404:
                 raise
             raise Refusal(f"JetStream refuses: {error.description}") from None
         except (ServiceUnavailableError, NoRespondersError):
-            raise Lost(f"JetStream does not answer at {self.where}: is it turned on (nats-server -js)?") from None
+            raise Lost(f"JetStream does not respond at {self.where}: is it enabled (nats-server -js)?") from None
         except APIError as error:
             raise Refusal(f"JetStream refuses: {error.description}") from None
         except (NatsTimeout, TimeoutError):
             if self.denial is not None:
                 raise Refusal(f"{self.denial}: give this user the permission") from None
-            raise Lost(self.why or f"JetStream does not answer at {self.where}") from None
+            raise Lost(self.why or f"JetStream does not respond at {self.where}") from None
         except (Error, OSError) as error:
             raise Lost(f"the connection to {self.where} broke: {describe(error)}") from None
 
@@ -236,16 +232,16 @@ class NatsConnection:
         if "authorization violation" in text or "authentication expired" in text or "authentication revoked" in text:
             return Refusal(f"{self.where} does not accept the credentials: check token, user and password, or the file")
         if isinstance(error, SecureConnWantedError):
-            return Refusal(f"{self.where} does not offer TLS: turn it on there, or use nats:// without tls options")
+            return Refusal(f"{self.where} does not offer TLS: enable it there, or use nats:// without tls options")
         if isinstance(inner, ssl.SSLError) or isinstance(error, ssl.SSLError):
             return Refusal(f"TLS with {self.where} failed: check tls.caFile, certFile and hostname")
         if isinstance(error, ValueError):
             return Refusal("the credentials cannot be used: check the file that credentials or nkeySeed names")
         if isinstance(error, TimeoutError):
-            return Lost(f"{self.where} does not answer within {self.config.connect_timeout_secs:g} s")
+            return Lost(f"{self.where} does not respond within {self.config.connect_timeout_secs:g} s")
         return Lost(f"{self.where} cannot be reached: {describe(inner)}")
 
-    async def _heard_error(self, error: Exception) -> None:
+    async def _on_error(self, error: Exception) -> None:
         self._last_error = error
         text = str(error)
         if "permissions violation" in text.lower():
@@ -256,22 +252,17 @@ class NatsConnection:
                     self._denied.add(subject)
                     timer.reschedule(now)
 
-    def _ended(self) -> None:
+    def _on_end(self) -> None:
         error = self.client.last_error or self._last_error
         self.lose(f"the connection to {self.where} ended" + (f": {describe(error)}" if error is not None else ""))
 
 
 @asynccontextmanager
-async def open_link(config: NatsConfig, server: str, name: str) -> AsyncIterator[NatsConnection]:
-    """Connect to a server, and let go of it again.
-
-    Raises:
-        Refusal: if the server will not have us.
-        Lost: if it cannot be reached.
-    """
-    link = NatsConnection(config, server, name)
+async def connect(config: NatsConfig, server: str, name: str) -> AsyncIterator[NatsConnection]:
+    """Connect to a server for the duration of a block; raises like `NatsConnection.open`."""
+    connection = NatsConnection(config, server, name)
     try:
-        await link.open()
-        yield link
+        await connection.open()
+        yield connection
     finally:
-        await link.close()
+        await connection.close()

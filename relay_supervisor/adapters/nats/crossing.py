@@ -1,15 +1,16 @@
-"""What a message looks like on the other side, both ways.
+"""Messages as they cross the bridge, in both directions.
 
 1. Out: the payload is the body as JSON; sender, reply subject, ids and budget are headers. ``Nats-Msg-Id`` is the
-   message's id, also when an operator replays it: what the stream has already it does not take twice.
+   message's id, also when an operator replays it: the stream does not store a message twice.
 2. The adapter's own mailbox, last in the chain of ancestors, becomes ``relay.nats.{relay}``. Its local name means
    nothing elsewhere, and would be a cycle on a relay whose bridge has the same id.
-3. In: a message keeps its subject, and its sender if that is one of `importSenders` and not the bus's own. Else it
-   comes from ``relay.nats.{id}``: who may write to the stream must not be able to speak as anybody.
-4. Its dedupe id is the exporting relay's id and message id; of foreign messages the place in the stream and its time.
-5. What makes no sense is `Poison`: it is not guessed at. What another relay would find to be so does not leave.
-6. A message that only bridges have handled since this relay sent it has come round, over however many streams. An
-   answer to it, which has this relay among its ancestors too, has been in somebody's hands.
+3. In: a message keeps its subject, and its sender if `importSenders` covers it and it is not the bus's own. Otherwise
+   its sender is ``relay.nats.{id}``: a client that can write to the stream must not be able to impersonate others.
+4. The dedupe id consists of the exporting relay's id and the message id; for foreign messages, of the position in the
+   stream and its time.
+5. Invalid messages are `Poison`, never repaired. A message that another relay would find invalid is not exported.
+6. A message that only bridges have handled since this relay sent it has looped, over however many streams. A reply to
+   it also has this relay among its ancestors, but a consumer has handled it.
 """
 
 from __future__ import annotations
@@ -31,20 +32,20 @@ REPLY_TO = "relay-reply-to"
 ID = "relay-id"
 RELAY = "relay-relay"
 UNREADABLE = "unreadable headers"
-"""Of a message whose headers could not be read; a name that no header can have."""
+"""Marks a message whose headers could not be parsed; not a valid header name."""
 
 _MARK = "relay.nats."
 _HEADER_OVERHEAD = 64
-"""The header block's own lines, and the colon and line end of each header with some to spare."""
+"""The header block's own lines, with a margin."""
 
 
 class Poison(Exception):
-    """A message that can never be let in; the text does not quote it."""
+    """A message that can never be accepted; the text does not quote it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A message as the stream gets it."""
+    """A message as it is published to the stream."""
 
     subject: str
     data: bytes
@@ -52,7 +53,7 @@ class Outgoing:
 
     @property
     def size(self) -> int:
-        """Return what the server will count against its maximum payload, or a little more."""
+        """Return an upper bound of the size that the server compares with its maximum payload."""
         return (
             len(self.data) + sum(len(name) + len(value) + 8 for name, value in self.headers.items()) + _HEADER_OVERHEAD
         )
@@ -60,7 +61,7 @@ class Outgoing:
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """A message as the bus gets it."""
+    """A message as it is published to the bus."""
 
     subject: str
     payload: Any
@@ -71,14 +72,14 @@ class Incoming:
 
 
 def pack(envelope: Envelope, config: NatsConfig, adapter_id: str, relay: str, trace_id: str) -> Outgoing:
-    """Return a message as the stream gets it.
+    """Convert a message for the stream.
 
     Raises:
-        Poison: if another relay would not let it in; the text says why.
+        Poison: if another relay would refuse it; the text says why.
     """
     chain = envelope.budget.ancestor_chain
     if chain and f"{chain[-1]}.".startswith(f"{ADAPTER_PREFIX}{adapter_id}."):
-        chain = (*chain[:-1], own_sender(relay))
+        chain = (*chain[:-1], bridge_subject(relay))
     headers = {
         MSG_ID: envelope.id,
         ID: envelope.id,
@@ -96,13 +97,13 @@ def pack(envelope: Envelope, config: NatsConfig, adapter_id: str, relay: str, tr
 def unpack(
     subject: str, data: bytes, headers: Mapping[str, str], config: NatsConfig, adapter_id: str, place: str
 ) -> Incoming:
-    """Return a message (its header names in lower case) as the bus gets it.
+    """Convert a message (with lower-case header names) for the bus.
 
     Raises:
-        Poison: if it cannot be one; the text says what is wrong with it.
+        Poison: if it is invalid; the text says why.
     """
     if UNREADABLE in headers:
-        raise Poison("its headers cannot be read")
+        raise Poison("its headers cannot be parsed")
     reply_to, budget = _read(headers)
     try:
         payload = orjson.loads(data)
@@ -110,30 +111,30 @@ def unpack(
         raise Poison("the body is not JSON") from None
     sender = headers.get(FROM, "")
     if not _may_keep(sender, config):
-        sender = own_sender(adapter_id)
+        sender = bridge_subject(adapter_id)
     return Incoming(_inside(subject, config), payload, sender, reply_to, budget, _dedupe_id(headers, place))
 
 
-def own_sender(name: str) -> str:
-    """Return whom those who may not keep their name come in as, or, of a relay's name, its mark on what it sends."""
+def bridge_subject(name: str) -> str:
+    """Return the sender of imported messages that do not keep theirs (by adapter id), or a relay's ancestor mark."""
     return f"{_MARK}{name}"
 
 
-def has_come_round(chain: tuple[str, ...], relay: str) -> bool:
-    """Tell whether a message has been sent by this relay and handled by nobody but bridges since."""
+def has_looped(chain: tuple[str, ...], relay: str) -> bool:
+    """Return True if only bridges have handled a message since this relay sent it."""
     for ancestor in reversed(chain):
         if not ancestor.startswith(_MARK):
             return False
-        if ancestor == own_sender(relay):
+        if ancestor == bridge_subject(relay):
             return True
     return False
 
 
 def _read(headers: Mapping[str, str]) -> tuple[str | None, BudgetOverrides]:
-    """Return the reply subject and the budget that headers ask for."""
+    """Return the reply subject and the budget in the headers."""
     reply_to = headers.get(REPLY_TO)
     if reply_to is not None and (not is_subject(reply_to) or is_reserved(reply_to)):
-        raise Poison(f"the header {REPLY_TO} must be a subject outside of the bus's own")
+        raise Poison(f"the header {REPLY_TO} must be a subject that does not belong to the bus")
     try:
         return reply_to, read_budget(headers, ancestors=True)
     except ValueError as error:
@@ -144,9 +145,9 @@ def _inside(subject: str, config: NatsConfig) -> str:
     if config.prefix is not None:
         subject = subject.removeprefix(f"{config.prefix}.")
     if not is_subject(subject):
-        raise Poison("its subject is no subject of Relay: letters, digits, '_' and '-', at most 16 tokens")
+        raise Poison("its subject is not valid in Relay: letters, digits, '_' and '-', at most 16 tokens")
     if is_reserved(subject):
-        raise Poison("its subject is the bus's own")
+        raise Poison("its subject belongs to the bus")
     return subject
 
 

@@ -1,20 +1,20 @@
-"""What can go wrong with a server, told apart by what it means for a message.
+"""The errors of a server, by what they mean for a message.
 
-- `Refusal`: the server has answered, and will not have us until somebody changes something.
-- `Lost`: there is no connection, or none any more. It is tried again.
-- `NotSent`: the message has not left: it may be sent again as it is.
-- `Unsure`: the message has left and nobody has said whether it arrived: only the same id may be sent again.
+- `Refusal`: the server responded, and refuses us until an operator changes something.
+- `Lost`: there is no connection. It is retried.
+- `NotSent`: the message was not sent and may be sent again.
+- `OutcomeUnknown`: the message was sent, but not acknowledged: it may only be sent again under the same id.
 """
 
 from __future__ import annotations
 
 
 class Fault(Exception):
-    """A sentence that an operator can act on; it has no secret and no payload in it."""
+    """A sentence for an operator, without secrets and payloads."""
 
 
 class Refusal(Fault):
-    """The server will not have us."""
+    """The server refuses us."""
 
 
 class Lost(Fault):
@@ -25,12 +25,12 @@ class NotSent(Fault):
     """The message has not left."""
 
 
-class Unsure(Fault):
-    """Nobody knows whether the message arrived."""
+class OutcomeUnknown(Fault):
+    """The message may or may not have arrived."""
 
 
 def describe(error: BaseException) -> str:
-    """Return an error as one line without what the library says in front of it."""
-    said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    text = " ".join(said.split()).removeprefix("nats: ")
+    """Return an error as one line, without the library's prefix."""
+    message = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    text = " ".join(message.split()).removeprefix("nats: ")
     return text or type(error).__name__

@@ -1,7 +1,6 @@
-"""How a link proves who it is, and how it knows the server.
+"""Credentials and TLS.
 
-Credentials are looked at before the library gets them: in what is no .creds file it would look for the first line for
-ever.
+Credentials are checked before nats-py gets them: in a file that is not a .creds file it would search forever.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ _JWT, _SEED = "NATS USER JWT", "USER NKEY SEED"
 
 
 def credentials(config: NatsConfig) -> dict[str, Any]:
-    """Return how to authenticate, as options of the library.
+    """Return the credentials as options of nats-py.
 
     Raises:
-        Refusal: if the credentials are none.
+        Refusal: if they are invalid.
     """
     if config.token is not None:
         return {"token": config.token.reveal()}
@@ -47,27 +46,23 @@ def credentials(config: NatsConfig) -> dict[str, Any]:
 def _block(text: str, name: str) -> str:
     found = re.search(rf"BEGIN {name}-*\s+([\w.=+/-]+)", text)
     if found is None:
-        raise Refusal(f"credentials has no {name} in it: name a .creds file (file:/path/to/user.creds)")
+        raise Refusal(f"credentials contains no {name}: name a .creds file (file:/path/to/user.creds)")
     return found[1]
 
 
 def _check_seed(key: str, seed: str) -> str:
     try:
         pair = import_module("nkeys").from_seed(bytearray(seed.encode()))
-        is_users = pair.public_key.startswith(b"U")
-    except Exception:  # of nkeys, or of what it uses
-        is_users = False
-    if not is_users:
-        raise Refusal(f"{key} has no seed of a user's nkey in it: it begins with SU") from None
+        is_user = pair.public_key.startswith(b"U")
+    except Exception:  # of nkeys, or of the libraries that it uses
+        is_user = False
+    if not is_user:
+        raise Refusal(f"{key} does not contain the seed of a user's nkey, which starts with SU") from None
     return seed
 
 
 async def tls_context(tls: TlsConfig) -> ssl.SSLContext:
-    """Return how to speak TLS.
-
-    Raises:
-        Refusal: if the certificates cannot be read.
-    """
+    """Return the TLS context; raises Refusal if the certificates cannot be read."""
 
     def make() -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=tls.ca_file)

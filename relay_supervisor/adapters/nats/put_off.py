@@ -1,9 +1,9 @@
-"""The incoming messages that the bus could not take for now, counted for the status.
+"""Counts the incoming messages that the bus could not accept for now, for the status.
 
-1. A message is counted once, however often it comes again, until it is settled. One that does not come again (the
+1. A message is counted once, however often it is sent again, until it is settled. One that is not sent again (the
    stream no longer has it) is forgotten after a while.
-2. Each has the message id that the bus refused it under. The same id again means that the bus remembers the refusal,
-   so something of it is on disk: that message will not do any better.
+2. Each has the message id under which the bus refused it. The same id again means that the bus remembers the refusal,
+   so a part of it is on disk, and another attempt cannot succeed.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from collections import Counter
 from relay_core.clock import Clock
 
 MAX_PENDING = 4096
-"""Imported messages that may wait to be settled; the server sends no more until some are."""
+"""Imported messages that may be unsettled; the server sends no more until some are settled."""
 _GRACE_SECS = 60.0
 
 
 class PutOff:
-    """Messages by their number in the stream."""
+    """The messages by their sequence number."""
 
     def __init__(self, clock: Clock, delay: float) -> None:
         self._clock = clock
         self._delay = delay
         self._found: dict[int, tuple[float, str, str | None]] = {}
-        """When it was put off, why, and its message id."""
+        """Time, reason and message id of each."""
         self._reasons: Counter[str] = Counter()
 
     def note(self, number: int, why: str, message_id: str | None = None) -> None:
@@ -35,31 +35,31 @@ class PutOff:
         self._reasons[why] += 1
 
     def settle(self, number: int) -> None:
-        """Count a message no more."""
+        """Forget a message."""
         if (found := self._found.pop(number, None)) is not None:
-            self._reasons -= Counter({found[1]: 1})  # without those that come to nothing
+            self._reasons -= Counter({found[1]: 1})  # drops reasons without messages
 
     def is_remembered(self, number: int, message_id: str) -> bool:
-        """Tell whether a message was refused under this very id before."""
+        """Return True if a message was refused under the same id before."""
         return number in self._found and self._found[number][2] == message_id
 
     def forget_old(self) -> None:
-        """Count those no more that have not come again."""
+        """Forget messages that were not sent again."""
         before = self._clock.monotonic() - 2 * self._delay - _GRACE_SECS
         for number in [number for number, (at, _, _) in self._found.items() if at < before]:
             self.settle(number)
 
     @property
     def level(self) -> tuple[frozenset[str], int]:
-        """Return what is worth saying at once when it changes: the reasons, and roughly how many."""
+        """Return what is announced when it changes: the reasons, and the order of magnitude."""
         return frozenset(self._reasons), len(self._found).bit_length()
 
     def describe(self) -> str | None:
-        """Return a sentence about them, if there are any."""
+        """Return a sentence for the status, if there are any."""
         if not self._found:
             return None
         listed = ", ".join(f"{count} {why}" for why, count in self._reasons.most_common())
         text = f"{len(self._found)} incoming put off, sent again every {self._delay:g} s ({listed})"
         if len(self._found) >= MAX_PENDING:
-            text += ": nothing more comes in until some of them are taken"
+            text += ": no more messages come in until some of them are accepted"
         return text

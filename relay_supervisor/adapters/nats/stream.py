@@ -1,9 +1,9 @@
-"""The stream and this relay's consumer, found or made, and seen to be fit for what the bridge does with them.
+"""Finds or creates the stream and this relay's consumer, and checks that the bridge can use them.
 
-1. The stream must take what we export and have what we import. It is only made if the configuration says so.
-2. The consumer is made where the relay left off (`position`), or else where `importFrom` says. One that is there is
-   brought in line with the configuration. What cannot be changed, and would lose messages, is refused: acknowledging
-   not at all or in heaps, pushing, sending headers alone.
+1. The stream must accept the exported subjects and contain the imported ones. It is created only if the config says so.
+2. A new consumer starts at the saved position (`files`), or where `importFrom` says. An existing one is updated to the
+   config. Settings that cannot be changed and would lose messages are refused: no acknowledgement of each message,
+   push delivery, headers without bodies.
 """
 
 from __future__ import annotations
@@ -28,45 +28,45 @@ from relay_core.messages.subjects import pattern_covers
 from relay_supervisor.adapters.nats.config import NatsConfig
 from relay_supervisor.adapters.nats.connection import NatsConnection
 from relay_supervisor.adapters.nats.faults import Refusal
-from relay_supervisor.adapters.nats.position import Position
+from relay_supervisor.adapters.nats.files import Position
 from relay_supervisor.adapters.nats.put_off import MAX_PENDING
 
 
-async def prepare_stream(link: NatsConnection) -> None:
-    """Find the stream, or make it, and see that it takes what we export and has what we import.
+async def prepare_stream(connection: NatsConnection) -> None:
+    """Find or create the stream, and check its subjects.
 
     Raises:
         Refusal: if there is none, or it does not fit.
-        Lost: if JetStream does not answer.
+        Lost: if JetStream does not respond.
     """
-    config = link.config
+    config = connection.config
     try:
-        info = await link.ask(link.js.stream_info(config.stream))
+        info = await connection.call(connection.js.stream_info(config.stream))
     except NotFoundError:
-        info = await _make_stream(link)
-    link.window = float(info.config.duplicate_window or 0)
-    taken = info.config.subjects or []
+        info = await _create_stream(connection)
+    connection.window = float(info.config.duplicate_window or 0)
+    accepted = info.config.subjects or []
     fed_by_others = info.config.sources or info.config.mirror
     wanted = [*config.export, *(() if fed_by_others else config.import_)]
     for pattern in map(config.outside, wanted):
-        if not any(pattern_covers(one, pattern) for one in taken):
+        if not any(pattern_covers(subjects, pattern) for subjects in accepted):
             raise Refusal(
-                f"the stream {config.stream} takes {', '.join(taken) or 'nothing'}, but not {pattern}: "
+                f"the stream {config.stream} accepts {', '.join(accepted) or 'nothing'}, but not {pattern}: "
                 f"run 'nats stream edit {config.stream} --subjects ...' to add it, or change the patterns"
             )
 
 
-async def prepare_consumer(link: NatsConnection, durable: str, known: Position | None) -> Position:
-    """Find this relay's consumer, or make it, bring it in line with the configuration, and return where it is.
+async def prepare_consumer(connection: NatsConnection, durable: str, known: Position | None) -> Position:
+    """Find or create this relay's consumer, update it to the config, and return its position.
 
     Raises:
-        Refusal: if it cannot be had.
-        Lost: if JetStream does not answer.
+        Refusal: if it cannot be used.
+        Lost: if JetStream does not respond.
     """
-    config = link.config
-    here = Position(stream=config.stream, made_at=await _made_at(link), durable=durable, settled=0)
+    config = connection.config
+    here = Position(stream=config.stream, made_at=await _made_at(connection), durable=durable, settled=0)
     try:
-        found = (await link.ask(link.js.consumer_info(config.stream, durable))).config
+        found = (await connection.call(connection.js.consumer_info(config.stream, durable))).config
     except NotFoundError:
         found = _new_consumer(config, here, known)
     _check_consumer(found, config, durable)
@@ -78,17 +78,15 @@ async def prepare_consumer(link: NatsConnection, durable: str, known: Position |
         max_ack_pending=MAX_PENDING,
         max_deliver=-1,
     )
-    return here.model_copy(update={"settled": _floor(await link.ask(link.js.add_consumer(config.stream, wanted)))})
+    return here.model_copy(
+        update={"settled": _floor(await connection.call(connection.js.add_consumer(config.stream, wanted)))}
+    )
 
 
-async def find_settled(link: NatsConnection, durable: str) -> int:
-    """Return the number up to which the server knows everything to be settled.
-
-    Raises:
-        Fault: if it cannot be learnt now.
-    """
+async def find_settled(connection: NatsConnection, durable: str) -> int:
+    """Return the sequence number up to which everything is settled; raises Fault."""
     try:
-        return _floor(await link.ask(link.js.consumer_info(link.config.stream, durable)))
+        return _floor(await connection.call(connection.js.consumer_info(connection.config.stream, durable)))
     except NotFoundError:
         return 0
 
@@ -110,32 +108,32 @@ def _check_consumer(found: ConsumerConfig, config: NatsConfig, durable: str) -> 
     if found.deliver_subject is not None:
         fault = "is a push consumer"
     elif found.ack_policy != AckPolicy.EXPLICIT:
-        fault = "does not have each message acknowledged (ack policy 'explicit')"
+        fault = "does not require an acknowledgement of each message (ack policy 'explicit')"
     elif found.headers_only:
-        fault = "sends headers without their messages"
+        fault = "sends headers without bodies"
     else:
         return
     raise Refusal(
-        f"the consumer {durable} {fault}: give this bridge a durable of its own, "
+        f"the consumer {durable} {fault}: give this bridge another durable, "
         f"or remove that one ('nats consumer rm {config.stream} {durable}')"
     )
 
 
-async def _made_at(link: NatsConnection) -> str:
-    """Return when the stream was made; not every version of the library says so."""
-    config = link.config
-    answer = await link.ask(
-        link.client.request(f"{config.api}.STREAM.INFO.{config.stream}", timeout=config.connect_timeout_secs)
+async def _made_at(connection: NatsConnection) -> str:
+    """Return the creation time of the stream, which not every supported version of nats-py parses."""
+    config = connection.config
+    answer = await connection.call(
+        connection.client.request(f"{config.api}.STREAM.INFO.{config.stream}", timeout=config.connect_timeout_secs)
     )
     return str(orjson.loads(answer.data).get("created"))
 
 
-async def _make_stream(link: NatsConnection) -> StreamInfo:
-    config = link.config
+async def _create_stream(connection: NatsConnection) -> StreamInfo:
+    config = connection.config
     if not config.create_stream:
         subjects = ",".join(config.stream_subjects())
         raise Refusal(
-            f"there is no stream {config.stream}: make it ('nats stream add {config.stream} "
+            f"there is no stream {config.stream}: create it ('nats stream add {config.stream} "
             f'--subjects "{subjects}"\'), or set createStream'
         )
     wanted = StreamConfig(
@@ -150,14 +148,14 @@ async def _make_stream(link: NatsConnection) -> StreamInfo:
         duplicate_window=config.dedupe_window_secs,
     )
     try:
-        return await link.ask(link.js.add_stream(wanted))
+        return await connection.call(connection.js.add_stream(wanted))
     except Refusal:
-        with suppress(NotFoundError):  # another relay may have been faster
-            return await link.ask(link.js.stream_info(config.stream))
+        with suppress(NotFoundError):  # another relay may have created it
+            return await connection.call(connection.js.stream_info(config.stream))
         raise
 
 
 def _widest(patterns: tuple[str, ...]) -> list[str]:
-    """Return the patterns without those that another one covers: a consumer's filters must not overlap."""
+    """Return the patterns that no other one covers: a consumer's filters must not overlap."""
     unique = list(dict.fromkeys(patterns))
-    return [one for one in unique if not any(other != one and pattern_covers(other, one) for other in unique)]
+    return [inner for inner in unique if not any(outer != inner and pattern_covers(outer, inner) for outer in unique)]

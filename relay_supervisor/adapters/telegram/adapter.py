@@ -1,12 +1,12 @@
-"""The Telegram adapter: its parts put together, started and stopped.
+"""The Telegram adapter: starts and stops its parts.
 
-1. A start asks Telegram who the bot is. A wrong token fails the start, so a reload keeps the adapter that runs. No
-   network does not: the adapter is ``disconnected`` and goes on trying.
-2. An adapter and the one that replaces it have one `Bot` in common, whose newest takes over at once: the old one only
-   finishes the deliveries it has in hand, for as long as one may take. Two adapters with different ids must not have
-   one: each would take away the other's updates.
-3. A stop lets the update under way end, and gives what is still to be said or taken away in a chat a moment. Then
-   everything is closed, in the order opposite to that of the start.
+1. A start asks Telegram who the bot is. A wrong token fails the start, so a reload keeps the running adapter. A missing
+   network does not: the adapter is ``disconnected`` and keeps trying.
+2. An adapter and its replacement share one `Bot`, and the newer one takes over at once: the old one only finishes its
+   current deliveries, for as long as one may take. Two adapters with different ids must not share a bot: each would
+   take the other's updates.
+3. A stop lets the current update finish, and gives pending notices and removals of progress a moment. Then everything
+   closes in reverse order.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import asyncio
 from contextlib import AsyncExitStack
 from typing import ClassVar
 
-from relay_core.adapters.interface import AdapterContext, AdapterStatus, DeliveryContext, DeliveryResult
+from relay_core.adapters.interface import AdapterContext, DeliveryContext, DeliveryResult
 from relay_core.errors import RelayError
 from relay_core.messages.envelope import Envelope
-from relay_core.messages.operator_views import StateName
 from relay_core.tasks import Tasks
-from relay_supervisor.adapters.telegram.api import Api, BadToken, OutcomeUnknown, TelegramError, explain
+from relay_supervisor.adapters.platform import PlatformAdapter
+from relay_supervisor.adapters.telegram.api import Api, BadToken, TelegramError, explain
 from relay_supervisor.adapters.telegram.attachments import Attachments
 from relay_supervisor.adapters.telegram.bot import Bot
 from relay_supervisor.adapters.telegram.chats import chat_of, prefix
@@ -35,8 +35,8 @@ _STOP_SECS = 4.0
 _CLOSING_SECS = 2.0
 
 
-class TelegramAdapter:
-    """A bridge between chats of one bot and the bus."""
+class TelegramAdapter(PlatformAdapter):
+    """A bridge between a bot's chats and the bus."""
 
     config_model: ClassVar = TelegramConfig
     bound = True
@@ -45,13 +45,10 @@ class TelegramAdapter:
     drain = TIMEOUT_SECS
 
     def __init__(self, id: str, config: TelegramConfig) -> None:
-        self.id = id
+        super().__init__(id)
         self.patterns = (f"{prefix(id)}.>",)
         self.senders = self.patterns
-        self.status = AdapterStatus("disconnected")
         self._config = config
-        self._context: AdapterContext | None = None
-        self._stack = AsyncExitStack()
         self._outbound: Outbound | None = None
 
     def lane(self, subject: str) -> str | None:
@@ -59,25 +56,10 @@ class TelegramAdapter:
         chat = chat_of(self.id, subject)
         return None if chat is None else str(chat)
 
-    async def start(self, context: AdapterContext) -> None:
-        """Connect to Telegram.
-
-        Raises:
-            RelayError: if the token is wrong, or another adapter has the bot already.
-        """
-        self._context = context
-        self.status = AdapterStatus("starting")
-        async with AsyncExitStack() as stack:
-            await self._open(context, stack)
-            self._stack = stack.pop_all()
-
     async def stop(self) -> None:
-        """Let go of everything."""
+        """Close everything; stopping again does nothing."""
         self._outbound = None
-        stack, self._stack = self._stack, AsyncExitStack()
-        await stack.aclose()
-        self._context = None
-        self.status = AdapterStatus("disconnected")
+        await super().stop()
 
     async def deliver(self, envelope: Envelope, context: DeliveryContext) -> DeliveryResult:
         """Send a message to its chat."""
@@ -95,7 +77,7 @@ class TelegramAdapter:
             )
         )
         if bot.owner != self.id:
-            raise RelayError(f"adapter {bot.owner} has this bot already: give each adapter a bot of its own")
+            raise RelayError(f"adapter {bot.owner} uses this bot already: create another bot for this adapter")
         tasks, closing_tasks = Tasks(), Tasks()
         stack.push_async_callback(tasks.close)
         stack.push_async_callback(closing_tasks.close, grace=_CLOSING_SECS)
@@ -104,87 +86,28 @@ class TelegramAdapter:
         presence = Presence(self.id, api, bot, clock, tasks, closing_tasks)
         notices = Notices(api, bot, clock, closing_tasks)
         inbound = Inbound(self.id, config, context, api, bot, attachments, notices)
-        greeting = _Greeting(config, api, inbound)
-        poller = Poller(
-            config,
-            api,
-            bot,
-            clock,
-            greet=greeting.ensure,
-            take=inbound.take,
-            give_up=inbound.give_up,
-            report=self._report,
-            logger=context.logger,
-        )
+        poller = Poller(config, api, bot, inbound, context, self._set_status)
         try:
-            await greeting.ensure()
+            await inbound.identify()
         except BadToken as error:
             raise RelayError(explain(error)[1], code="bad_token") from None
         except TelegramError as error:
-            self._report(*explain(error))
+            self._set_status(*explain(error))
         else:
             if bot.polling.locked():
-                self._report("connected", None)  # it can send while the one it replaces has an update in hand
+                self._set_status("connected")  # it can send while the old adapter handles its last update
         for pattern in self.patterns:
-            stack.callback(context.on_signal(pattern, presence.hear).close)
-        self._outbound = Outbound(self.id, config, api, bot, clock, attachments, presence, self._report)
+            stack.callback(context.on_signal(pattern, presence.on_signal).close)
+        self._outbound = Outbound(self.id, config, api, bot, clock, attachments, presence, self._set_status)
         task = tasks.start(poller.run(), name=f"telegram {self.id} polls")
         assert task is not None
         stack.push_async_callback(_end, poller, task)
-        instance = _Instance(poller, presence)
-        bot.enter(instance)
-        stack.callback(bot.leave, instance)
-
-    def _report(self, state: StateName, detail: str | None) -> None:
-        if self._context is not None and (state, detail) != (self.status.state, self.status.detail):
-            self.status = AdapterStatus(state, detail)
-            self._context.status_changed()
-
-
-class _Greeting:
-    """Learn who the bot is, once."""
-
-    def __init__(self, config: TelegramConfig, api: Api, inbound: Inbound) -> None:
-        self._config = config
-        self._api = api
-        self._inbound = inbound
-        self._done = False
-
-    async def ensure(self) -> None:
-        """Ask, unless it is known already.
-
-        Raises:
-            TelegramError: if that fails.
-        """
-        if self._done:
-            return
-        me = await self._api.call("getMe")
-        if not isinstance(me, dict):
-            raise OutcomeUnknown("Telegram's answer to getMe is no bot")
-        username = me.get("username")
-        self._inbound.username = username if isinstance(username, str) else None
-        if self._config.delete_webhook:
-            await self._api.call("deleteWebhook")
-        self._done = True
-
-
-class _Instance:
-    """What only the newest of a bot's adapters does."""
-
-    def __init__(self, poller: Poller, presence: Presence) -> None:
-        self._poller = poller
-        self._presence = presence
-
-    def resume(self) -> None:
-        self._poller.resume()
-        self._presence.resume()
-
-    def pause(self) -> None:
-        self._poller.pause()
-        self._presence.pause()
+        listeners = (poller, presence)
+        bot.enter(listeners)
+        stack.callback(bot.leave, listeners)
 
 
 async def _end(poller: Poller, task: asyncio.Task[None]) -> None:
-    """Stop polling; an update that is being published may finish."""
+    """Stop polling; the current update may finish."""
     poller.stop()
     await asyncio.wait({task}, timeout=_STOP_SECS)

@@ -14,14 +14,14 @@
         ├── GroupMigrated    400: the group has a new id
         └── ChatUnreachable  400, 403: the chat is gone, or has blocked the bot
 
-Every error text is fit for an operator and shows no token. `explain` maps an error to the adapter's status.
+Every error text is fit for an operator and contains no token. `explain` maps an error to the adapter's status.
 
 1. The token is part of every URL, and aiohttp puts URLs into its errors. No error of aiohttp leaves this module, not
    even as a cause.
-2. A 5xx is unclear: Telegram may have acted before it failed.
-3. Responses are read up to a limit. One that is not a JSON object of the Bot API is unclear too.
-4. The time of a call as a whole is limited, even if the server keeps sending a byte now and then. Connecting has a
-   part of it, so an unreachable network is told apart from a missing response.
+2. The outcome of a 5xx is unknown: Telegram may have acted before it failed.
+3. Responses are read up to a limit. The outcome of one that is not a JSON object of the Bot API is unknown too.
+4. The total time of a call is limited, even if the server keeps sending a byte now and then. Connecting has a part of
+   it, which tells an unreachable network from a missing response.
 5. No response can make the adapter wait for longer than an hour.
 """
 
@@ -32,7 +32,6 @@ import json
 import math
 import os
 from io import BytesIO
-from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
@@ -45,35 +44,35 @@ from relay_supervisor.http.client import NOT_SENT, connect_within, open_session,
 
 MAX_RESPONSE_BYTES = 16 * 1024 * 1024
 FILE_SECS = 60.0
-"""How long a file may take, up or down."""
+"""Time limit for a file, up or down."""
 MAX_WAIT_SECS = 3600.0
 _DEFAULT_WAIT_SECS = 1.0
 _MAX_REASON = 300
 _MAX_CONNECTIONS = 100
 _KEEP_ALIVE_SECS = 4
-"""Shorter than a server keeps an idle connection: a POST on one that is being closed would be unclear."""
+"""Shorter than a server keeps an idle connection: the outcome of a POST on a closing one would be unknown."""
 
 
 class TelegramError(Exception):
-    """A call did not succeed; its text is fit for an operator."""
+    """A call did not succeed; the message is fit for an operator."""
 
     code = "telegram"
 
 
 class NotSent(TelegramError):
-    """Nobody could be reached."""
+    """Telegram could not be reached."""
 
     code = "unreachable"
 
 
 class OutcomeUnknown(TelegramError):
-    """Nobody knows whether the call had its effect."""
+    """The call may or may not have had its effect."""
 
     code = "unclear"
 
 
 class Rejected(TelegramError):
-    """Telegram said no."""
+    """Telegram refused the call."""
 
     def __init__(self, text: str, code: str) -> None:
         super().__init__(text)
@@ -85,7 +84,7 @@ class BadToken(Rejected):
 
 
 class Conflict(Rejected):
-    """Somebody else gets the updates."""
+    """Another program receives the updates."""
 
 
 class RateLimited(Rejected):
@@ -109,7 +108,7 @@ class GroupMigrated(Rejected):
 
 
 class ChatUnreachable(Rejected):
-    """The chat is gone, or does not want us."""
+    """The chat is gone, or has blocked the bot."""
 
 
 class TooLarge(TelegramError):
@@ -119,7 +118,7 @@ class TooLarge(TelegramError):
 
 
 def explain(error: TelegramError) -> tuple[StateName, str]:
-    """Return what an error means for the adapter, with the remedy."""
+    """Return the adapter's state after an error, and the remedy."""
     match error:
         case BadToken():
             return "error", (
@@ -133,11 +132,11 @@ def explain(error: TelegramError) -> tuple[StateName, str]:
             )
         case Conflict():
             return "error", (
-                "another program polls with this bot's token (409): stop it, or give it a bot of its own "
-                "(@BotFather, /newbot); this adapter goes on by itself then"
+                "another program polls with this bot's token (409): stop it, or create another bot for it "
+                "(@BotFather, /newbot); this adapter then resumes by itself"
             )
         case _:
-            return "disconnected", f"{error}; it is tried again by itself"
+            return "disconnected", f"{error}; retrying"
 
 
 class Api:
@@ -154,9 +153,7 @@ class Api:
         self._session = open_session(tls, keep_alive_secs=_KEEP_ALIVE_SECS, max_connections=_MAX_CONNECTIONS)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._session.close()
 
     async def call(
@@ -184,12 +181,7 @@ class Api:
         return _read_response(method, status, response)
 
     async def download(self, file_path: str, limit: int) -> bytes:
-        """Return the bytes of a file that `getFile` named.
-
-        Raises:
-            TooLarge: if it has more bytes than allowed; it is not read to its end.
-            TelegramError: as `call`.
-        """
+        """Return the bytes of a file that `getFile` named; raises TooLarge as soon as it exceeds the limit."""
         path = f"file/bot{self._token.reveal()}/{quote(file_path)}"
         status, body = await self._request("GET", path, limit, FILE_SECS, "the download of a file")
         if status != 200:
@@ -218,7 +210,7 @@ class Api:
         except NOT_SENT as error:
             problem = NotSent(f"Telegram cannot be reached ({type(error).__name__})")
         except TimeoutError:
-            problem = OutcomeUnknown(f"Telegram did not answer {what} in time")
+            problem = OutcomeUnknown(f"Telegram did not respond to {what} in time")
         except ClientError as error:
             problem = OutcomeUnknown(f"the connection to Telegram broke during {what} ({type(error).__name__})")
         raise problem  # outside the except clauses, so that no error of aiohttp is its context
@@ -278,7 +270,7 @@ def _refusal(method: str, status: int, response: dict[str, Any]) -> TelegramErro
 
 
 def _seconds(retry_after: Any) -> float:
-    """Return a sensible time to wait, whatever the response asks for."""
+    """Return the seconds to wait, within limits."""
     if type(retry_after) is int:
         retry_after = float(min(retry_after, int(MAX_WAIT_SECS)))  # an int may be too large for a float
     if not isinstance(retry_after, float) or not math.isfinite(retry_after) or retry_after <= 0:

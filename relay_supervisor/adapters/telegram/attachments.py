@@ -1,20 +1,19 @@
-"""Files: those people send are fetched into our directory, those agents send must lie in a directory that is allowed.
+"""Files: incoming ones are stored in our directory, outgoing ones must be in an allowed directory.
 
 In:
 
 1. A file is stored as ``attachments/{bot}-{update}-{name}``, readable by us alone. The name has neither directories nor
-   control characters, does not begin with a dot, and is short. A second fetch of the same update replaces it.
-2. The type comes from the name's ending by a table, never from what the sender claims.
-3. What is too large, or cannot be had after three tries, becomes a note in the text: the message itself goes on.
-4. Files older than the config says are removed at the start.
+   control characters, does not start with a dot, and is short. Fetching the same update again replaces it.
+2. The type follows from the name's extension, never from the sender's claim.
+3. A file that is too large, or cannot be fetched in three attempts, becomes a note in the text: the message goes on.
+4. Files older than the config allows are removed at the start.
 
 Out:
 
-5. A path is followed to where it really leads; that must be a file within an allowed directory and not too large.
-   One that is not refuses the whole message before any of it has gone out (`check`).
-6. What is opened is what was judged: from the allowed directory on, no link is followed any more, so that nobody can
-   put one in between.
-7. The bytes are read when it is the file's turn, so that at most one file of a message is in memory.
+5. A path is resolved; the result must be a file within an allowed directory and not too large. Otherwise the whole
+   message is refused before any of it has been sent (`check`).
+6. The opened file is the checked one: below the allowed directory no link is followed, so none can be inserted.
+7. The bytes are read when it is the file's turn, so at most one file of a message is in memory.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _KINDS = {
     "video_note": "video.mp4",
     "animation": "animation.mp4",
 }
-"""What Telegram calls a file, and what we call one that has no name."""
+"""Telegram's names for files, and our default file names."""
 _OTHERS = ("sticker", "location", "venue", "contact", "poll", "dice", "story")
 _UNSAFE = re.compile(r"[^\w .()+@-]")
 _LONGEST_NAME = 80
@@ -60,19 +59,19 @@ _WAY = _FILE | os.O_DIRECTORY
 
 
 class AttachmentRefused(Exception):
-    """A file is not sent; the text says why."""
+    """A file is not sent; the message says why."""
 
 
 @dataclass(slots=True)
 class Fetched:
-    """The files of a message, and what is to be said of those that are not there."""
+    """The files of a message, and notes about those that are missing."""
 
     files: list[Attachment] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
 def safe_name(name: Any, default: str) -> str:
-    """Return a file name that is one, whatever was asked for."""
+    """Return a safe file name."""
     base = clean_name(name).replace("\\", "/").rpartition("/")[2]
     base = _UNSAFE.sub("_", base).strip(" .")
     stem, ending = os.path.splitext(base)
@@ -81,7 +80,7 @@ def safe_name(name: Any, default: str) -> str:
 
 
 def type_of(name: str) -> str:
-    """Return the type that a file's name stands for."""
+    """Return the MIME type for a file name."""
     guessed, encoding = _TYPES.guess_type(name.lower())
     return guessed if guessed is not None and encoding is None else _UNKNOWN
 
@@ -96,7 +95,7 @@ class Attachments:
         self._clock = clock
 
     def open(self) -> None:
-        """Make the directory, and remove what is too old; blocks."""
+        """Create the directory, and remove old files; blocks."""
         private_directory(self._directory)
         oldest = self._clock.now_ms() / 1000 - self._config.keep_attachments_days * _DAY_SECS
         for path in self._directory.iterdir():
@@ -105,19 +104,15 @@ class Attachments:
                 path.unlink(missing_ok=True)
 
     async def fetch(self, message: dict[str, Any], update: int) -> Fetched:
-        """Return the files of a message, stored.
-
-        Raises:
-            StorageError: if the disk refuses.
-        """
+        """Download and store the files of a message; raises StorageError."""
         fetched = Fetched()
         for kind, default in _KINDS.items():
             found = message.get(kind)
             if kind == "document" and "animation" in message:
-                continue  # an animation comes as a document too
+                continue  # an animation is sent as a document too
             if kind == "photo" and isinstance(found, list):
-                sizes = [one for one in found if isinstance(one, dict)]
-                found = max(sizes, key=lambda one: _size(one) or 0, default=None)
+                sizes = [size for size in found if isinstance(size, dict)]
+                found = max(sizes, key=lambda size: _size(size) or 0, default=None)
             if isinstance(found, dict):
                 await self._fetch(found, safe_name(found.get("file_name"), default), update, fetched)
         fetched.notes += [f"[{kind.replace('_', ' ')}]" for kind in _OTHERS if kind in message]
@@ -125,13 +120,12 @@ class Attachments:
 
     async def _fetch(self, about: dict[str, Any], name: str, update: int, fetched: Fetched) -> None:
         limit = self._config.max_attachment_bytes
-        if (_size(about) or 0) > limit or limit == 0:
-            fetched.notes.append(f"[the file {name} was not taken: larger than {limit} bytes]")
-            return
         try:
+            if (_size(about) or 0) > limit or limit == 0:
+                raise TooLarge(name)
             data = await self._download(about, limit)
         except TooLarge:
-            fetched.notes.append(f"[the file {name} was not taken: larger than {limit} bytes]")
+            fetched.notes.append(f"[the file {name} was not accepted: larger than {limit} bytes]")
             return
         except TelegramError:
             fetched.notes.append(f"[the file {name} could not be fetched from Telegram]")
@@ -146,28 +140,20 @@ class Attachments:
                 found = await self._api.call("getFile", file_id=about.get("file_id"))
                 path = found.get("file_path") if isinstance(found, dict) else None
                 if not isinstance(path, str) or path.startswith("/") or ".." in path.split("/"):
-                    raise OutcomeUnknown("Telegram names no file to fetch")
+                    raise OutcomeUnknown("Telegram named no file to fetch")
                 return await self._api.download(path, limit)
             except (NotSent, OutcomeUnknown, RateLimited) as error:
                 if attempt == _TRIES:
                     raise
                 await sleep(self._clock, min(error.retry_after if isinstance(error, RateLimited) else attempt, 30))
-        raise AssertionError("the last try returns or raises")
+        raise AssertionError("the last attempt returns or raises")
 
     def check(self, attachment: Attachment) -> None:
-        """Say now whether a file may be sent; blocks.
-
-        Raises:
-            AttachmentRefused: if it must not be sent.
-        """
+        """Check that a file may be sent; blocks, and raises AttachmentRefused."""
         self._read(attachment, 0)
 
     def read(self, attachment: Attachment) -> tuple[str, bytes, str]:
-        """Return the name, the bytes and the type of a file to be sent; blocks.
-
-        Raises:
-            AttachmentRefused: if it must not be sent.
-        """
+        """Return the name, the bytes and the type of a file to send; blocks, and raises AttachmentRefused."""
         name, data = self._read(attachment, self._config.max_attachment_bytes + 1)
         return name, data, type_of(name)
 
@@ -178,18 +164,18 @@ class Attachments:
             path = Path(attachment.path).resolve(strict=True)
             allowed = [directory.resolve() for directory in self._config.attachment_dirs]
         except (OSError, RuntimeError, ValueError):
-            raise AttachmentRefused(f"the file {name} is not there") from None
+            raise AttachmentRefused(f"the file {name} does not exist") from None
         home = next((directory for directory in allowed if path.is_relative_to(directory)), None)
         if home is None:
             raise AttachmentRefused(
-                f"the file {name} lies in no directory of attachmentDirs: add the directory to the adapter's config"
+                f"the file {name} is in no directory of attachmentDirs: add its directory to the adapter's config"
             )
         try:
             descriptor = _open_within(home, path.relative_to(home))
             try:
                 about = os.fstat(descriptor)
                 if not stat.S_ISREG(about.st_mode):
-                    raise AttachmentRefused(f"{name} is no file")
+                    raise AttachmentRefused(f"{name} is not a file")
                 with open(descriptor, "rb", closefd=False) as file:
                     data = file.read(most)
             finally:
@@ -200,12 +186,12 @@ class Attachments:
         if size > limit:
             raise AttachmentRefused(f"the file {name} is larger than {limit} bytes (maxAttachmentBytes)")
         if not (size if most == 0 else data):
-            raise AttachmentRefused(f"the file {name} is empty, which Telegram does not take")
+            raise AttachmentRefused(f"the file {name} is empty, which Telegram refuses")
         return name, data
 
 
 def _open_within(home: Path, path: Path) -> int:
-    """Open a file below a directory, following no link on the way."""
+    """Open a file below a directory without following links."""
     directory = os.open(home, _WAY)
     try:
         for part in path.parts[:-1]:
@@ -218,7 +204,7 @@ def _open_within(home: Path, path: Path) -> int:
 
 
 def content_of(message: dict[str, Any], notes: list[str]) -> str:
-    """Return the text of a message: what was written, or the caption, and what is to be said of its files."""
+    """Return the text or caption of a message, and the notes about its files."""
     text = clean(message.get("text") or message.get("caption"))
     return "\n".join(part for part in (text, *notes) if part)
 

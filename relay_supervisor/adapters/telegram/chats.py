@@ -1,12 +1,12 @@
-"""Rules about chats, pure: who is heard, which subject a chat has, what a clean text is.
+"""Rules about chats, pure: who may write, the subject of a chat, clean text.
 
 1. A private chat is ``relay.human.telegram.{adapter}.{chat}``; a group, whose id is negative,
    ``relay.human.telegram.{adapter}.group.{chat}``. Nothing else is a chat's subject.
-2. Deny is the default. In private, the person must be listed. In a group, the group must be, and the
-   person too unless the config opens it to all members.
-3. Bots are not heard, nor is what has no person behind it (channels, anonymous admins).
-4. A clean text has no control characters but line ends and tabs, no halves of characters, and none of the marks that
-   turn the direction of writing round, which can make a text look like another one.
+2. Everything is denied by default. In private, the person must be listed. In a group, the group must be, and the person
+   too unless the config opens it to all members.
+3. Messages of bots, channels and anonymous admins are ignored.
+4. A clean text has no control characters except line ends and tabs, no unpaired surrogates, and no bidirectional
+   controls, which can make a text look like another one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LONGEST_NAME = 200
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """A chat that is heard, and who spoke in it."""
+    """A chat, and the person who wrote."""
 
     id: int
     user: int
@@ -37,7 +37,7 @@ class Chat:
 
 
 def prefix(adapter_id: str) -> str:
-    """Return what the subjects of an adapter's chats begin with."""
+    """Return the prefix of the subjects of an adapter's chats."""
     return f"relay.human.telegram.{adapter_id}"
 
 
@@ -47,7 +47,7 @@ def subject_of(adapter_id: str, chat: int) -> str:
 
 
 def chat_of(adapter_id: str, subject: str) -> int | None:
-    """Return the chat that a subject stands for, if it does."""
+    """Return the chat of a subject, if it is a chat's."""
     token = subject.rpartition(".")[2]
     if _CHAT.fullmatch(token) and subject_of(adapter_id, int(token)) == subject:
         return int(token)
@@ -55,19 +55,19 @@ def chat_of(adapter_id: str, subject: str) -> int | None:
 
 
 def may_write(config: TelegramConfig, chat: int) -> bool:
-    """Tell whether a chat may be written to."""
+    """Return True if a chat may be written to."""
     return chat in (config.allow_chats if chat < 0 else config.allow_users)
 
 
 def may_speak(config: TelegramConfig, chat: Chat) -> bool:
-    """Tell whether what a person says in a chat is heard."""
+    """Return True if a person's messages in a chat are accepted."""
     if chat.is_group:
         return chat.id in config.allow_chats and (config.group_members == "all" or chat.user in config.allow_users)
     return chat.user in config.allow_users
 
 
 def read_chat(message: dict[str, Any]) -> Chat | None:
-    """Return whose message it is and where it was sent; None if it is no person's in a private chat or a group."""
+    """Return the chat and author of a message; None if it is not a person's in a private chat or group."""
     place, person = message.get("chat"), message.get("from")
     if not isinstance(place, dict) or not isinstance(person, dict) or person.get("is_bot") is not False:
         return None
@@ -83,7 +83,7 @@ def read_chat(message: dict[str, Any]) -> Chat | None:
 
 
 def is_addressed(message: dict[str, Any], bot: int, username: str | None) -> bool:
-    """Tell whether a group message is meant for the bot: a reply to it, a mention, or a command with its name."""
+    """Return True if a group message is for the bot: a reply to it, a mention, or a command with its name."""
     replied = message.get("reply_to_message")
     if isinstance(replied, dict) and isinstance(replied.get("from"), dict) and replied["from"].get("id") == bot:
         return True
@@ -96,7 +96,7 @@ def is_addressed(message: dict[str, Any], bot: int, username: str | None) -> boo
 def _mentions(text: Any, entities: Any, bot: int, username: str | None) -> bool:
     if not isinstance(text, str) or not isinstance(entities, list):
         return False
-    units = text.encode("utf-16-le", "surrogatepass")  # Telegram counts offsets in these
+    units = text.encode("utf-16-le", "surrogatepass")  # the unit of Telegram's offsets
     for entity in entities:
         if not isinstance(entity, dict):
             continue
@@ -104,19 +104,19 @@ def _mentions(text: Any, entities: Any, bot: int, username: str | None) -> bool:
             case {"type": "text_mention", "user": {"id": id}} if id == bot:
                 return True
             case {"type": "mention" | "bot_command", "offset": int(at), "length": int(length)} if username:
-                said = units[2 * at : 2 * (at + length)].decode("utf-16-le", "replace")
-                if said.rpartition("@")[2].lower() == username.lower() and "@" in said:
+                mention = units[2 * at : 2 * (at + length)].decode("utf-16-le", "replace")
+                if mention.rpartition("@")[2].lower() == username.lower() and "@" in mention:
                     return True
     return False
 
 
 def clean(text: Any) -> str:
-    """Return a text without what is not text; nothing if it is none."""
+    """Return a text without unwanted characters; empty if it is not a text."""
     if not isinstance(text, str):
         return ""
     return _UNWANTED.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
 def clean_name(text: Any) -> str:
-    """Return a name on one line, and not too long."""
+    """Return a name on one line, of limited length."""
     return " ".join(clean(text).split())[:_LONGEST_NAME]

@@ -1,14 +1,13 @@
 """A payload as Telegram messages: texts in parts, markdown as Telegram's HTML, and files. Pure.
 
-Written by hand: what Telegram can show is seven tags, and a markdown library would render a hundred constructs that
-would have to be taken out again.
+Written by hand: Telegram supports seven tags, and a markdown library would render a hundred constructs to remove again.
 
-1. Bold, italic, strike-through, code, code blocks and links become tags; headings become bold. All else stays
-   as it was written, escaped: lists and tables read well as they are.
+1. Bold, italic, strike-through, code, code blocks and links become tags; headings become bold. Everything else stays
+   as written, escaped: lists and tables are readable as they are.
 2. Tags are always closed in the order in which they were opened, for any text. A mark without its partner is text.
 3. Emphasis ends on its line. Within code nothing is a mark.
-4. A link goes to http, https or tg; any other stays the text it was.
-5. The time it takes grows with the length of the text alone: a mark that has found no partner is not looked for again.
+4. A link goes to http, https or tg; any other stays text.
+5. The time is linear in the length of the text: a mark that has found no partner is not searched for again.
 6. A text of more than 20 parts is sent as a file. A part that would show nothing, such as a fence alone, is skipped.
 7. A payload that is not a StandardPayload is shown as JSON. A message carries at most ten files.
 """
@@ -58,7 +57,7 @@ _TAGS = {"bold": "b", "bold2": "b", "strike": "s", "italic": "i", "italic2": "i"
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """One part of a text, and the same without tags."""
+    """One part of a text, as HTML and as plain text."""
 
     html: str
     plain: str
@@ -69,22 +68,22 @@ Piece = Text | Document | Attachment
 
 
 def cut(text: str) -> list[Text] | list[Document]:
-    """Return a text as messages of Telegram."""
+    """Return a text as Telegram messages."""
     if units(text) <= MAX_PARTS * LIMIT:
         texts = [Text(to_html(part.text), part.text) for part in split(text) if part.text.strip()]
-        shown = [one for one in texts if one.html.strip()] or texts
+        shown = [part for part in texts if part.html.strip()] or texts
         if len(shown) <= MAX_PARTS:
             return shown
     return [("message.md", text.encode(), "text/markdown")]
 
 
 def read_payload(payload: Any) -> StandardPayload:
-    """Return a payload in the standard shape; what is not of that shape is shown as it is."""
+    """Return a payload as a StandardPayload; others are shown as they are."""
     if isinstance(payload, dict) and "content" in payload:
         try:
             return StandardPayload.model_validate(payload)
         except ValidationError:
-            pass  # a shape of somebody's own that happens to have a content
+            pass  # another schema that also has a content
     if isinstance(payload, str):
         return StandardPayload(content=payload)
     shown = json.dumps(payload, indent=2, ensure_ascii=False)

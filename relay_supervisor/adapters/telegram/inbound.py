@@ -1,14 +1,14 @@
-"""An update becomes a message on the bus.
+"""Publishes updates on the bus.
 
-1. Sender, subject and `reply_to` are the chat's subject: the bus takes it to the agent that is bound to the chat, and
-   the answer comes back to the chat.
-2. The dedupe id is the bot's and the update's: an update that is taken twice is published once. The correlation id
-   names the Telegram message: an answer that carries it over finds what it answers, whatever was restarted meanwhile.
-3. Who is not allowed is not heard. Who is allowed is told of every message that the bus did not take, with the reason;
-   that nobody answers the chat at all, once a minute.
-4. A disk that refuses, or a bus that closes, is raised: the update is not done, and will be tried again.
-   An update that is not to the bus's liking in any other way is done: trying it again would change nothing.
-5. An edit is published if it has a text: a place that moves is edited every few seconds, and says nothing.
+1. Sender, subject and `reply_to` are the chat's subject: the bus routes it to the agent that is bound to the chat, and
+   the answer returns to the chat.
+2. The dedupe id consists of the bot and the update, so an update is published once. The correlation id names the
+   Telegram message: an answer that carries it becomes a reply to that message, even after restarts.
+3. Messages of people who are not allowed are ignored. The others are told of every message that the bus refused, with
+   the reason; that no agent answers the chat, once a minute.
+4. A storage error, or a closing bus, is raised: the update is not done, and is retried. Any other refusal is final: a
+   retry would change nothing.
+5. An edit is published if it has a text: a live location is edited every few seconds without one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from relay_core.adapters.interface import AdapterContext
 from relay_core.errors import AccessDenied, InvalidPayload, InvalidSubject
 from relay_core.messages.payload import ChannelType, ResponseContext, StandardPayload
 from relay_core.messages.results import PublishResult, Reason
-from relay_supervisor.adapters.telegram.api import Api
+from relay_supervisor.adapters.telegram.api import Api, OutcomeUnknown
 from relay_supervisor.adapters.telegram.attachments import Attachments, content_of
 from relay_supervisor.adapters.telegram.bot import Bot
 from relay_supervisor.adapters.telegram.chats import Chat, is_addressed, may_speak, read_chat, subject_of
@@ -47,13 +47,13 @@ def correlation_of(chat: int, message: int) -> str:
 
 
 def message_of(correlation: Any, chat: int) -> int | None:
-    """Return the Telegram message of a chat that a correlation id names, if it does."""
+    """Return the Telegram message of a chat that a correlation id names, if any."""
     found = _CORRELATION.fullmatch(correlation) if isinstance(correlation, str) else None
     return int(found[2]) if found and int(found[1]) == chat else None
 
 
 class Inbound:
-    """Publish what people write."""
+    """Publish people's messages."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Inbound:
         notices: Notices,
     ) -> None:
         self.username: str | None = None
-        """What the bot is called, once Telegram has said it."""
+        """The bot's name, once known."""
         self._id = adapter_id
         self._config = config
         self._context = context
@@ -75,12 +75,26 @@ class Inbound:
         self._attachments = attachments
         self._notices = notices
         self._denied = OncePerMinute(context.clock)
+        self._identified = False
 
-    async def take(self, update: dict[str, Any]) -> None:
-        """Publish an update, unless it is nobody's whom we hear.
+    async def identify(self) -> None:
+        """Ask Telegram for the bot's name, once; raises TelegramError."""
+        if self._identified:
+            return
+        me = await self._api.call("getMe")
+        if not isinstance(me, dict):
+            raise OutcomeUnknown("Telegram's response to getMe is not a bot")
+        username = me.get("username")
+        self.username = username if isinstance(username, str) else None
+        if self._config.delete_webhook:
+            await self._api.call("deleteWebhook")
+        self._identified = True
+
+    async def publish(self, update: dict[str, Any]) -> None:
+        """Publish an update if its sender is allowed.
 
         Raises:
-            StorageError, Closed: if it must be tried again.
+            StorageError, Closed: if it must be retried.
         """
         message, chat, number = _read(update)
         if chat is None or number is None:
@@ -93,7 +107,7 @@ class Inbound:
             return
         if type(moved := message.get("migrate_to_chat_id")) is int:
             self._context.logger.warning(
-                "group %s has become %s: put the new id into allowChats, and bind %s",
+                "group %s has become %s: add the new id to allowChats, and bind %s",
                 chat.id,
                 moved,
                 subject_of(self._id, moved),
@@ -101,11 +115,11 @@ class Inbound:
             return
         if not self._is_wanted(chat, message):
             return
-        payload = await self._write(chat, message, update["update_id"], edited=edited)
+        payload = await self._make_payload(chat, message, update["update_id"], edited=edited)
         if payload is None:
             return
         subject = subject_of(self._id, chat.id)
-        self._bot.under_way.add((chat.id, number))
+        self._bot.publishing.add((chat.id, number))
         try:
             result = await self._context.publish(
                 subject,
@@ -115,29 +129,29 @@ class Inbound:
                 dedupe_id=f"telegram-{self._config.bot_id}-{update['update_id']}",
             )
         except AccessDenied:
-            self._notices.say_once(chat.id, number, NO_AGENT)
+            self._notices.send_once(chat.id, number, NO_AGENT)
         except (InvalidPayload, InvalidSubject) as error:
             self._context.logger.error("update %s is not published: %s", update["update_id"], error.code)
-            self._notices.say(chat.id, number, UNUSABLE)
+            self._notices.send(chat.id, number, UNUSABLE)
         else:
             self._bot.remember(result.message_id, chat.id, number)
-            match _remark(result):
+            match _notice(result):
                 case text, True:
-                    self._notices.say(chat.id, number, text)
+                    self._notices.send(chat.id, number, text)
                 case text, False:
-                    self._notices.say_once(chat.id, number, text)
+                    self._notices.send_once(chat.id, number, text)
         finally:
-            self._bot.under_way.discard((chat.id, number))
+            self._bot.publishing.discard((chat.id, number))
 
     def give_up(self, update: dict[str, Any]) -> None:
-        """Tell a person that an update cannot be dealt with, whatever it is about it."""
+        """Tell a person that an update cannot be handled."""
         try:
             message, chat, number = _read(update)
             if chat is not None and number is not None and may_speak(self._config, chat):
                 if self._is_wanted(chat, message):
-                    self._notices.say(chat.id, number, UNUSABLE)
+                    self._notices.send(chat.id, number, UNUSABLE)
         except Exception as error:
-            self._context.logger.error("the sender of an update cannot be told: %s", type(error).__name__)
+            self._context.logger.error("the sender of an update cannot be notified: %s", type(error).__name__)
 
     def _is_wanted(self, chat: Chat, message: dict[str, Any]) -> bool:
         everything = self._config.group_messages == "all" or not chat.is_group
@@ -147,15 +161,17 @@ class Inbound:
         if not self._denied.note((chat.id, chat.user)):
             return
         where = f"group {chat.id}" if chat.is_group else "a private chat"
-        self._context.logger.info("not heard: user %s in %s is not on the allow-list", chat.user, where)
+        self._context.logger.info("ignored: user %s in %s is not on the allow-list", chat.user, where)
         if self._config.answer_denied and not chat.is_group:
-            self._notices.say(chat.id, number, f"You are not on this bot's list. Your user id is {chat.user}.")
+            self._notices.send(chat.id, number, f"You are not on this bot's list. Your user id is {chat.user}.")
 
-    async def _write(self, chat: Chat, message: dict[str, Any], update: int, *, edited: bool) -> StandardPayload | None:
+    async def _make_payload(
+        self, chat: Chat, message: dict[str, Any], update: int, *, edited: bool
+    ) -> StandardPayload | None:
         fetched = await self._attachments.fetch(message, update)
         content = content_of(message, fetched.notes)
         if not content and not fetched.files:
-            return None  # somebody joined, left, pinned: nothing was said
+            return None  # a service message: someone joined, left, pinned
         replied = message.get("reply_to_message")
         number = replied.get("message_id") if isinstance(replied, dict) else None
         platform: dict[str, Any] = {
@@ -181,14 +197,14 @@ class Inbound:
 
 
 def _read(update: dict[str, Any]) -> tuple[dict[str, Any], Chat | None, int | None]:
-    """Return the message of an update, whose it is, and its number in the chat."""
+    """Return the message of an update, its chat, and its number in the chat."""
     message: dict[str, Any] = next((update[kind] for kind in UPDATE_KINDS if isinstance(update.get(kind), dict)), {})
     number = message.get("message_id")
     return message, read_chat(message), number if type(number) is int else None
 
 
-def _remark(result: PublishResult) -> tuple[str, bool] | None:
-    """Return what to tell a person whose message nobody took, and whether to say it for each of them."""
+def _notice(result: PublishResult) -> tuple[str, bool] | None:
+    """Return the notice for a message that was not delivered, and whether to send it for each message."""
     if result.delivered_to > 0:
         return None
     for reason, text in PUT_OFF.items():
@@ -197,5 +213,5 @@ def _remark(result: PublishResult) -> tuple[str, bool] | None:
     if result.rejected:
         return UNUSABLE, True
     if result.adapter_results:
-        return None  # the agent has it still, or failed, and the bus tells of failures
+        return None  # the agent still has it, or failed, of which the bus notifies
     return NO_AGENT, False

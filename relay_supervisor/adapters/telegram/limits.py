@@ -1,14 +1,13 @@
-"""Telegram's limits, kept by waiting: 1 call per second in a chat, 20 per minute in a group, 30 per second over all.
+"""Telegram's rate limits, kept by waiting: a call per second in a chat, 20 a minute in a group, 30 a second overall.
 
-1. No window of that length, wherever it begins, has more calls. (A token bucket would let twice as many through in
-   its first minute.)
-2. A place is taken at the moment the call goes out, never ahead of it: first the chat's own windows must have room,
-   then the one over all. So a chat that waits takes nothing away from the others, and nobody waits without need.
-3. Those who wait in a chat are served in the order in which they asked; so are chats that wait for the window over
-   all.
-4. Messages, edits and typing count alike (taking a message away does not). Whoever can do without uses `try_take`,
-   and comes before nobody who waits.
-5. A 429 holds the chat for as long as Telegram says: nobody's call goes out before, also of those who waited already.
+1. No window of that length has more calls, wherever it starts. (A token bucket would allow twice as many in its first
+   minute.)
+2. A place is taken when the call is sent, never ahead of it: first the chat's windows must have room, then the overall
+   one. So a waiting chat takes nothing from the others, and no call waits without need.
+3. Calls of a chat are served in order; so are chats that wait for the overall window.
+4. Messages, edits and typing count alike (deleting a message does not). Optional calls use `try_acquire`, which never
+   goes ahead of a waiting call.
+5. A 429 holds the chat for as long as Telegram says: no call is sent before, including those that were waiting.
 """
 
 from __future__ import annotations
@@ -17,20 +16,21 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable
 
-from relay_core.clock import Clock, call_later, sleep
+from relay_core.clock import Clock, sleep
+from relay_supervisor.adapters.platform import clock_timeout
 
 PER_CHAT = (1, 1.0)
 PER_GROUP = (20, 60.0)
 OVERALL = (30, 1.0)
 _CHATS_KEPT = 1000
 _BEHIND_SECS = 1.0
-"""How long it takes at least while somebody else waits already."""
+"""The least time to wait while other calls are waiting."""
 _NO_TIME_SECS = 1e-6
-"""Less than this is what floating-point numbers leave over."""
+"""Less than this is floating-point error."""
 
 
 class Window:
-    """So many calls in any so many seconds."""
+    """A maximum number of calls in any period of so many seconds."""
 
     __slots__ = ("_calls", "_clock", "_seconds")
 
@@ -38,7 +38,7 @@ class Window:
         self._clock = clock
         self._seconds = seconds
         self._calls: deque[float] = deque(maxlen=calls)
-        """When the latest calls went out."""
+        """Times of the latest calls."""
 
     def wait(self) -> float:
         """Return the seconds until there is room."""
@@ -48,17 +48,17 @@ class Window:
         return left if left > _NO_TIME_SECS else 0.0
 
     def take(self) -> None:
-        """Use one place, now."""
+        """Use a place now."""
         self._calls.append(self._clock.monotonic())
 
 
 class _Chat:
-    """The windows of one chat, and those who wait for them."""
+    """The windows of one chat, and the queue for them."""
 
-    __slots__ = ("_clock", "_held_until", "_windows", "line")
+    __slots__ = ("_clock", "_held_until", "_windows", "queue")
 
     def __init__(self, clock: Clock, chat: int) -> None:
-        self.line = asyncio.Lock()
+        self.queue = asyncio.Lock()
         self._clock = clock
         self._held_until = 0.0
         self._windows = [Window(clock, *PER_CHAT)]
@@ -78,7 +78,7 @@ class _Chat:
 
     @property
     def is_idle(self) -> bool:
-        return not self.line.locked() and self.wait() == 0.0
+        return not self.queue.locked() and self.wait() == 0.0
 
 
 class RateLimits:
@@ -87,52 +87,44 @@ class RateLimits:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._overall = Window(clock, *OVERALL)
-        self._line = asyncio.Lock()
-        """Those whose chat has room, and who wait for the window over all."""
+        self._queue = asyncio.Lock()
+        """The queue for the overall window, of calls whose chats have room."""
         self._chats: OrderedDict[int, _Chat] = OrderedDict()
 
     def wait(self, chat: int) -> float:
-        """Return the seconds until a call for a chat may go out, as far as it can be known."""
-        one = self._of(chat)
-        behind = _BEHIND_SECS if one.line.locked() or self._line.locked() else 0.0
-        return max(one.wait(), self._overall.wait(), behind)
+        """Return an estimate of the seconds until a call for a chat may be sent."""
+        state = self._of(chat)
+        behind = _BEHIND_SECS if state.queue.locked() or self._queue.locked() else 0.0
+        return max(state.wait(), self._overall.wait(), behind)
 
     def try_acquire(self, chat: int) -> bool:
-        """Take a place for a call that goes out now, unless there is none or somebody waits for it."""
+        """Take a place for a call that is sent now, unless there is none or other calls are waiting for it."""
         if self.wait(chat) > 0:
             return False
         self._of(chat).take()
         self._overall.take()
         return True
 
-    async def acquire(self, chat: int, patience: float | None = None) -> bool:
-        """Wait for a place and take it; False if there was none within so many seconds."""
-        limit = asyncio.timeout(None)
-        loop = asyncio.get_running_loop()
-        timer = None
-        if patience is not None:
-            timer = call_later(self._clock, patience, lambda: limit.reschedule(loop.time()))
+    async def acquire(self, chat: int, patience: float) -> bool:
+        """Wait for a place and take it; return False if there was none within so many seconds."""
         try:
-            async with limit:
-                await self._turn(self._of(chat))
-            return True
+            async with clock_timeout(self._clock, patience):
+                await self._wait_turn(self._of(chat))
         except TimeoutError:
             return False
-        finally:
-            if timer is not None:
-                timer.cancel()
+        return True
 
     def hold(self, chat: int, seconds: float) -> None:
-        """Keep a chat quiet for as long as Telegram asks for."""
+        """Send nothing to a chat for as long as Telegram asks."""
         self._of(chat).hold(seconds)
 
-    async def _turn(self, chat: _Chat) -> None:
-        async with chat.line:
+    async def _wait_turn(self, chat: _Chat) -> None:
+        async with chat.queue:
             while True:
                 await self._until_free(chat.wait)
-                async with self._line:
+                async with self._queue:
                     await self._until_free(self._overall.wait)
-                    if chat.wait() == 0.0:  # no hold has come meanwhile
+                    if chat.wait() == 0.0:  # it has not been held meanwhile
                         chat.take()
                         self._overall.take()
                         return
@@ -146,8 +138,8 @@ class RateLimits:
         if found is None:
             found = self._chats[chat] = _Chat(self._clock, chat)
             if len(self._chats) > _CHATS_KEPT:
-                idle = next((id for id, one in self._chats.items() if id != chat and one.is_idle), None)
-                if idle is not None:  # whoever waits or is held is not forgotten
+                idle = next((id for id, state in self._chats.items() if id != chat and state.is_idle), None)
+                if idle is not None:  # chats with waiting calls or a hold are kept
                     del self._chats[idle]
         self._chats.move_to_end(chat)
         return found

@@ -1,10 +1,10 @@
-"""Short sentences of our own to people, in the background.
+"""Short messages of our own to people, in the background.
 
-1. Whoever's message was not passed on is told so, as a reply to that message: each of them, so that no message is lost
-   without a word. What only repeats itself (nobody answers this chat) is said once a minute.
-2. Notices keep the limits, one after the other in a chat, so that an answer waits for one of them at most.
-3. Ten may wait in a chat; the others are counted, and one remark speaks for all of them.
-4. A remark for which there is no room within a minute, or that Telegram does not take, is dropped.
+1. A person is told of each message that was not passed on, as a reply to it. A notice that would only repeat itself (no
+   agent answers this chat) is sent once a minute.
+2. Notices respect the limits, one after the other in a chat, so an answer waits for one of them at most.
+3. Ten may wait in a chat; further ones are counted, and one notice covers all of them.
+4. A notice that gets no place within a minute, or that Telegram refuses, is dropped.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _TRIES = 3
 
 
 class OncePerMinute:
-    """What happened within the last minute."""
+    """Limits events to one per minute and key."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._when: OrderedDict[Hashable, float] = OrderedDict()
 
     def note(self, key: Hashable) -> bool:
-        """Note that something happens; False if it has within the last minute."""
+        """Record an event; return False if there was one within the last minute."""
         now, before = self._clock.monotonic(), self._when.get(key)
         if before is not None and now - before < _AGAIN_SECS:
             return False
@@ -47,12 +47,12 @@ class OncePerMinute:
 
 
 @dataclass(slots=True)
-class _Line:
+class _Queue:
     """The notices that wait in one chat."""
 
     waiting: deque[tuple[int, str]] = field(default_factory=deque)
     more: int = 0
-    """Messages that no remark of their own waits for."""
+    """Messages without their own notice."""
     last: int = 0
 
     def put(self, number: int, text: str) -> None:
@@ -72,49 +72,48 @@ class _Line:
 
 
 class Notices:
-    """Say something to people."""
+    """Send notices to people."""
 
     def __init__(self, api: Api, bot: Bot, clock: Clock, tasks: Tasks) -> None:
         self._api = api
         self._bot = bot
         self._tasks = tasks
-        self._lines: dict[int, _Line] = {}
-        self._said = OncePerMinute(clock)
+        self._queues: dict[int, _Queue] = {}
+        self._sent = OncePerMinute(clock)
 
-    def say(self, chat: int, number: int, text: str) -> None:
-        """Answer a message with a sentence."""
-        line = self._lines.get(chat)
-        if line is not None:
-            line.put(number, text)
-        elif len(self._lines) < _MOST_CHATS:
-            line = self._lines[chat] = _Line()
-            line.put(number, text)
-            self._tasks.start(self._speak(chat, line), name=f"telegram notices to {chat}")
+    def send(self, chat: int, number: int, text: str) -> None:
+        """Reply to a message with a notice."""
+        queue = self._queues.get(chat)
+        if queue is not None:
+            queue.put(number, text)
+        elif len(self._queues) < _MOST_CHATS:
+            queue = self._queues[chat] = _Queue()
+            queue.put(number, text)
+            self._tasks.start(self._send_all(chat, queue), name=f"telegram notices to {chat}")
 
-    def say_once(self, chat: int, number: int, text: str) -> None:
-        """Answer a message with a sentence, unless the chat was told the same within the last minute."""
-        if self._said.note((chat, text)):
-            self.say(chat, number, text)
+    def send_once(self, chat: int, number: int, text: str) -> None:
+        """Reply to a message with a notice, unless the chat got the same one within the last minute."""
+        if self._sent.note((chat, text)):
+            self.send(chat, number, text)
 
-    async def _speak(self, chat: int, line: _Line) -> None:
+    async def _send_all(self, chat: int, queue: _Queue) -> None:
         try:
-            while remark := line.take():
-                await self._say(chat, *remark)
+            while notice := queue.take():
+                await self._send(chat, *notice)
         finally:
-            del self._lines[chat]
+            del self._queues[chat]
 
-    async def _say(self, chat: int, number: int, text: str) -> None:
+    async def _send(self, chat: int, number: int, text: str) -> None:
         reply = {"message_id": number, "allow_sending_without_reply": True}
         for _ in range(_TRIES):
             if not await self._bot.limits.acquire(chat, _PATIENCE_SECS):
                 return
             try:
                 await self._api.call("sendMessage", chat_id=chat, text=text, reply_parameters=reply)
+                return
             except RateLimited as error:
                 self._bot.limits.hold(chat, error.retry_after)
             except NotSent:
                 continue
             except TelegramError:
-                return
-            else:
                 return

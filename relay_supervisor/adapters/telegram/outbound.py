@@ -1,17 +1,17 @@
-"""A message of the bus becomes Telegram messages, each sent at most once.
+"""Sends a message of the bus as Telegram messages, each at most once.
 
-1. The text goes out in parts, in order, the first as a reply to the message it answers. Files follow.
-2. A part whose HTML Telegram does not parse goes again as plain text: it was refused, so nothing went out.
-3. What is known not to have been sent may be sent again. Before the first part that is the bus's business
-   (`retry_after`: the message waits at the head of its line). After it, the rest waits here: no part goes twice.
-4. What may have been sent is never sent again by itself: a lost answer, a 5xx or garbage fails the delivery, and the
-   dead letter says how far it came.
-5. A chat that is not allowed is not written to, whoever asks.
-6. A piece is begun only if there is time to end it before the bus's own patience does: so the dead letter of a message
-   that took too long says how far it came.
+1. The text is sent in parts, in order, the first as a reply to the message it answers. Files follow.
+2. A part whose HTML Telegram cannot parse is sent again as plain text: the first attempt had no effect.
+3. A part that was certainly not sent may be sent again. Before the first part this is left to the bus (`retry_after`:
+   the message waits at the head of its lane). After it, the rest waits here: no part is sent twice.
+4. A part that may have been sent is never sent again: a lost response, a 5xx or an invalid response fails the delivery,
+   and the dead letter says how many parts were sent.
+5. A chat that is not allowed is never written to.
+6. A part is started only if there is time to complete it before the bus's timeout, so the dead letter of a message that
+   took too long says how many parts were sent.
 
-What Telegram says, and what becomes of the message: 429 and no network: waits. 401: waits, and the adapter's status
-says why. 403 and `chat not found`, a group that got another id, any other refusal: failed, with the code.
+By Telegram's response: 429 and no network: the message waits. 401: it waits, and the adapter's status says why. 403,
+`chat not found`, a group with a new id, any other refusal: it fails with the code.
 """
 
 from __future__ import annotations
@@ -47,28 +47,28 @@ from relay_supervisor.adapters.telegram.presence import Presence
 
 TIMEOUT_SECS = 180.0
 _MARGIN_SECS = 5.0
-"""How long before the bus's patience ends ours does."""
+"""How much earlier than the bus's timeout ours ends."""
 _PATIENCE_SECS = 5.0
-"""How long a message that has not begun waits here for its turn."""
+"""How long a message that has not been started waits here for its turn."""
 _BAD_TOKEN_SECS = 30.0
 _LONGEST_PAUSE_SECS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is to be sent for one message."""
+    """The parts to send for one message."""
 
     chat: int
     pieces: tuple[Piece, ...]
     reply_to: int | None
-    ask: str | None
+    request: str | None
     """The message of the bus that it answers."""
     deadline: float
-    """The clock's time at which all of it must have gone out."""
+    """The clock's time by which everything must have been sent."""
 
 
 class Refusal(Exception):
-    """A message is not sent at all."""
+    """A message is not sent."""
 
     def __init__(self, text: str, code: str) -> None:
         super().__init__(text)
@@ -98,7 +98,7 @@ class Outbound:
         self._presence = presence
         self._report = report
         self._unreached = 0
-        """Deliveries in a row that found no network."""
+        """Consecutive deliveries that found no network."""
 
     async def deliver(self, envelope: Envelope, context: DeliveryContext) -> DeliveryResult:
         """Send one message."""
@@ -113,24 +113,24 @@ class Outbound:
         async with self._presence.quiet(job.chat):
             result = await self._send_all(job, context)
         if result.retry_after is None:
-            self._presence.answered(job.chat, job.ask)
+            self._presence.answered(job.chat, job.request)
         return result
 
     async def _plan(self, envelope: Envelope, context: DeliveryContext, deadline: float) -> Job:
         chat = chat_of(self._id, envelope.subject)
         if chat is None:
-            raise Refusal(f"{envelope.subject} is no chat's subject: it ends in .CHAT or .group.-CHAT", "no_chat")
+            raise Refusal(f"{envelope.subject} is not a chat's subject: it ends in .CHAT or .group.-CHAT", "no_chat")
         if not may_write(self._config, chat):
             key = "allowChats" if chat < 0 else "allowUsers"
             raise Refusal(f"chat {chat} is not allowed: add it to {key} of the adapter's config", "not_allowed")
         payload = read_payload(envelope.payload)
         files = payload.attachments or ()
         if len(files) > MAX_FILES:
-            why = f"the message has {len(files)} files: with one message go {MAX_FILES} at most, send several messages"
+            why = f"the message has {len(files)} files, more than {MAX_FILES}: send several messages"
             raise Refusal(why, "too_many_files")
         try:
-            for one in files:
-                await asyncio.to_thread(self._attachments.check, one)
+            for file in files:
+                await asyncio.to_thread(self._attachments.check, file)
         except AttachmentRefused as refused:
             raise Refusal(str(refused), "attachment_refused") from None
         text = clean(payload.content)
@@ -139,11 +139,11 @@ class Outbound:
         pieces = (*await asyncio.to_thread(cut, text), *files)
         if not pieces:
             raise Refusal("the message has neither a text nor a file", "empty")
-        asks = (payload.correlation_id, context.parent_id, context.trace_id)
-        known = [(ask, self._bot.find_origin(ask, chat)) for ask in asks]
-        ask, number = next(((ask, number) for ask, number in known if number is not None), (None, None))
+        requests = (payload.correlation_id, context.parent_id, context.trace_id)
+        known = [(request, self._bot.find_origin(request, chat)) for request in requests]
+        request, number = next(((request, number) for request, number in known if number is not None), (None, None))
         reply_to = message_of(payload.correlation_id, chat) or number
-        return Job(chat, pieces, reply_to, ask, deadline)
+        return Job(chat, pieces, reply_to, request, deadline)
 
     async def _send_all(self, job: Job, context: DeliveryContext) -> DeliveryResult:
         sent: list[int] = []
@@ -185,7 +185,7 @@ class Outbound:
         if not sent:
             wait = max(self._bot.limits.wait(job.chat), 1.0)
             return DeliveryResult(ok=False, error="the chat's limit is used up", code="429", retry_after=wait)
-        why = f"there was no time left: limits and slow answers took up the {TIMEOUT_SECS:.0f} s that a message has"
+        why = f"out of time: limits and slow responses used up the {TIMEOUT_SECS:.0f} s for a message"
         return _failed(why, "out_of_time", sent, job)
 
     async def _send(self, job: Job, piece: Text | Document, *, plain: bool, reply_to: int | None) -> int:
@@ -199,7 +199,7 @@ class Outbound:
         return _number(await self._api.call("sendMessage", text=piece.html, parse_mode="HTML", **common))
 
     def _wait_after(self, error: TelegramError, chat: int) -> float | None:
-        """Return the seconds after which the same piece may be sent again; None if it must not be."""
+        """Return the seconds after which the same part may be sent again; None if it must not be."""
         match error:
             case RateLimited():
                 self._bot.limits.hold(chat, error.retry_after)
@@ -217,22 +217,22 @@ class Outbound:
 def _number(sent: Any) -> int:
     number = sent.get("message_id") if isinstance(sent, dict) else None
     if type(number) is not int:
-        raise OutcomeUnknown("Telegram's answer does not say which message was sent")
+        raise OutcomeUnknown("Telegram's response does not name the sent message")
     return number
 
 
 def _describe(error: TelegramError, adapter_id: str) -> str:
     if isinstance(error, GroupMigrated):
         return (
-            f"the group has become a supergroup with the id {error.chat}: put it into allowChats, "
+            f"the group has become a supergroup with the id {error.chat}: add it to allowChats, "
             f"and bind and write to {subject_of(adapter_id, error.chat)} from now on"
         )
     if isinstance(error, OutcomeUnknown):
-        return f"{error}; it may have been sent all the same: look into the chat before a replay"
+        return f"{error}; it may have been sent nevertheless: check the chat before a replay"
     return str(error)
 
 
 def _failed(text: str, code: str, sent: int, job: Job) -> DeliveryResult:
     if sent:
-        text += f" ({sent} of {len(job.pieces)} parts had gone out: a replay sends them again)"
+        text += f" ({sent} of {len(job.pieces)} parts were sent: a replay sends them again)"
     return DeliveryResult(ok=False, error=text, code=code)

@@ -1,10 +1,10 @@
-"""A long text in parts that Telegram takes, cut before it is formatted.
+"""A long text in parts that Telegram accepts, cut before it is formatted.
 
-1. A part has at most 4,000 UTF-16 units, which is how Telegram counts: of its source, so that it also fits when it
-   must go out as plain text. Formatting only takes characters away.
-2. Cuts lie at line ends; within a line that is too long, at a space; within a word only if it is longer than a part.
+1. The source of a part has at most 4,000 UTF-16 units, Telegram's unit, so that it also fits when it must be sent as
+   plain text. Formatting only removes characters.
+2. Cuts are at line ends; within a line that is too long, at a space; within a word only if it is longer than a part.
 3. A code fence that is cut is closed in one part and opened again, with its language, in the next.
-4. Nothing is lost: the sources of the parts, put together, are the text.
+4. Nothing is lost: the sources of the parts, joined, are the text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LONGEST_FENCE_LINE = 200
 
 @dataclass(frozen=True, slots=True)
 class CodeFence:
-    """A code block that is open."""
+    """An open code block."""
 
     mark: str
     language: str
@@ -34,7 +34,7 @@ class CodeFence:
         return f"{self.mark}{self.language}\n"
 
     def closed_by(self, line: str) -> bool:
-        """Tell whether a line closes it."""
+        """Return True if a line closes it."""
         bare = line.strip()
         if len(bare) < len(self.mark) or bare.strip(self.mark[0]) or len(line) > _LONGEST_FENCE_LINE:
             return False
@@ -43,20 +43,20 @@ class CodeFence:
 
 @dataclass(frozen=True, slots=True)
 class TextPart:
-    """One message of a text."""
+    """One part of a text."""
 
     text: str
     source: str
-    """The piece of the text that it stands for: without the fences that a cut made necessary."""
+    """The part of the text that it represents, without the fences that a cut added."""
 
 
 def units(text: str) -> int:
-    """Return a text's length as Telegram counts it."""
+    """Return the length of a text in Telegram's units."""
     return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
 def open_fence(line: str) -> CodeFence | None:
-    """Return the code block that a line opens, if it does."""
+    """Return the code block that a line opens, if any."""
     found = _OPEN.match(line.rstrip("\n")) if len(line) <= _LONGEST_FENCE_LINE else None
     if found is None or len(found[1]) > _LONGEST_MARK:
         return None
@@ -67,7 +67,7 @@ def split(text: str, limit: int = LIMIT) -> list[TextPart]:
     """Return a text in parts."""
     parts: list[TextPart] = []
     fence: CodeFence | None = None
-    opening, source, size = "", "", 0  # of the part that grows
+    opening, source, size = "", "", 0  # of the current part
 
     def finish() -> None:
         nonlocal opening, source, size
@@ -81,8 +81,8 @@ def split(text: str, limit: int = LIMIT) -> list[TextPart]:
 
     for line in LINES.findall(text):
         after = _after(fence, line)
-        # Room is kept for the mark that closes the fence, should this line be the last of its part. The line that
-        # closes it needs none: it would otherwise be left for a part that has nothing but fences.
+        # Room is kept for the mark that closes the fence, in case this line is the last of its part. The line that
+        # closes it needs none; otherwise it would be left for a part with nothing but fences.
         room = limit - (1 + len(after.mark) if after is not None else 0)
         if size + units(line) > room:
             finish()
@@ -92,7 +92,7 @@ def split(text: str, limit: int = LIMIT) -> list[TextPart]:
             source += piece
             size += units(piece)
         fence = after
-    # A fence that the text leaves open is closed too: an end of the text ends it anyway.
+    # A fence that the text leaves open is closed too.
     finish()
     return [part for part in parts if part.source]
 
@@ -104,7 +104,7 @@ def _after(fence: CodeFence | None, line: str) -> CodeFence | None:
 
 
 def _cut(line: str, room: int) -> Iterator[str]:
-    """Yield a line in pieces that have room."""
+    """Yield a line in pieces of limited size."""
     at = 0
     while at < len(line):
         piece = line[at : at + room]

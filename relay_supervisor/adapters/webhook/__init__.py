@@ -1,11 +1,12 @@
 """The webhook adapter: signed HTTP messages in and out.
 
-- `signing`: signatures, by Standard Webhooks and by the older scheme. Pure.
-- `config`: the entry in adapters.json.
+- `signing`: signatures by Standard Webhooks and by the older scheme; pure.
+- `config`: its part of adapters.json.
 - `rotation`: the current secret and, for 24 hours after a change, the previous one.
-- `replays`: the ids of accepted requests, on disk.
-- `inbound`: one request: verify, publish, answer. `listener`: the HTTP server that all webhooks on a port share.
-- `addresses`: which hosts and addresses may be reached. `outbound`: one message: sign, post, classify the response.
-  `gone`: whether the receiver has answered 410, on disk.
-- `adapter`: starts and stops the parts for the bus.
+- `replays`: the ids of accepted messages, on disk.
+- `inbound`: verifies, publishes and answers a request. `listener`: the HTTP server in front of it, which all webhooks
+  of a port share.
+- `addresses`: the hosts and addresses that may be reached. `outbound`: signs and posts a message, and interprets the
+  response. `gone`: remembers that a receiver wants no more messages.
+- `adapter`: starts and stops these parts.
 """

@@ -1,23 +1,22 @@
-"""The webhook adapter: its parts put together, started and stopped.
+"""The webhook adapter: starts and stops its parts.
 
-1. It starts with what can fail for reasons outside (certificates, the port) and notes a changed secret after that, so
-   that a start that failed leaves no trace. Its place in the listener comes last: all behind it is ready then.
-2. It stops the other way round: no new request, those under way are finished, then the rest goes.
-3. A receiver that answers 410 wants nothing more: the adapter is ``disconnected``, mail waits on disk, and the way in
-   goes on. It stays so, restarts included, until an operator reloads it (`gone`); ``error`` would have the supervisor
-   try again by itself.
+1. It starts with the parts that can fail for external reasons (certificates, the port), and records a changed secret
+   after that, so a failed start leaves no trace. It joins the listener last, when everything behind it is ready.
+2. It stops in reverse order: no new requests, then the running ones finish, then the rest closes.
+3. A receiver that answers 410 wants no more messages: the adapter is ``disconnected``, its mail waits on disk, and
+   inbound messages still work. That survives restarts and ends when an operator reloads the adapter (`gone`);
+   with ``error`` the supervisor would restart it by itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
-from typing import ClassVar, NamedTuple
+from contextlib import AsyncExitStack, nullcontext
+from typing import ClassVar
 
 from relay_core.adapters.interface import (
     DEFAULT_TIMEOUT_SECS,
     AdapterContext,
-    AdapterStatus,
     DeliveryContext,
     DeliveryResult,
 )
@@ -25,10 +24,11 @@ from relay_core.errors import StorageError
 from relay_core.messages.envelope import Envelope
 from relay_core.messages.subjects import adapter_subject
 from relay_core.tasks import Tasks
+from relay_supervisor.adapters.platform import PlatformAdapter
 from relay_supervisor.adapters.webhook.config import InboundConfig, OutboundConfig, WebhookConfig
 from relay_supervisor.adapters.webhook.gone import Gone
 from relay_supervisor.adapters.webhook.inbound import Inbound
-from relay_supervisor.adapters.webhook.listener import PREFIX, Listener, listening
+from relay_supervisor.adapters.webhook.listener import PREFIX, listening
 from relay_supervisor.adapters.webhook.outbound import Outbound
 from relay_supervisor.adapters.webhook.replays import Replays
 from relay_supervisor.adapters.webhook.rotation import Rotation
@@ -39,121 +39,89 @@ _MARGIN_SECS = 5.0
 _FINISH_SECS = 3.0
 
 
-class WebhookAdapter:
-    """Take signed messages in over HTTP, and post messages to a URL."""
+class WebhookAdapter(PlatformAdapter):
+    """Accept signed messages over HTTP, and post messages to a URL."""
 
     config_model: ClassVar = WebhookConfig
 
     def __init__(self, id: str, config: WebhookConfig) -> None:
-        self.id = id
+        super().__init__(id)
+        inbound, outbound = config.inbound, config.outbound
+        self.senders: Sequence[str] = ((inbound.sender or f"relay.webhook.{id}"),) if inbound is not None else ()
+        # An adapter needs a pattern: without an outbound part, its own subject, which no publisher can use.
+        self.patterns: Sequence[str] = outbound.patterns if outbound is not None else (adapter_subject(id),)
+        # The bus waits longer than the adapter itself, whose error says what took too long.
+        self.timeout = outbound.timeout_secs + _MARGIN_SECS if outbound is not None else DEFAULT_TIMEOUT_SECS
+        self.detached = outbound is not None and not outbound.wait
+        self.rate = outbound.rate if outbound is not None else None
+        self.port: int | None = None
+        """The port that it listens on."""
         self._config = config
-        self._sender = (config.inbound and config.inbound.sender) or f"relay.webhook.{id}"
-        self._status = AdapterStatus("disconnected", "not started")
-        self._context: AdapterContext | None = None
-        self._way_out: tuple[Outbound, Rotation] | None = None
+        self._sending: tuple[Outbound, Rotation] | None = None
         self._gone: Gone | None = None
-        self._stack = AsyncExitStack()
-        self._port: int | None = None
-
-    @property
-    def patterns(self) -> Sequence[str]:
-        """Return the outbound patterns; without them its own subject, where nobody else can be."""
-        return self._config.outbound.patterns if self._config.outbound is not None else (adapter_subject(self.id),)
-
-    @property
-    def senders(self) -> Sequence[str]:
-        """Return whom it publishes as."""
-        return (self._sender,) if self._config.inbound is not None else ()
-
-    @property
-    def timeout(self) -> float:
-        """Return what the bus waits for a delivery: longer than the adapter itself, which can say for what."""
-        outbound = self._config.outbound
-        return outbound.timeout_secs + _MARGIN_SECS if outbound is not None else DEFAULT_TIMEOUT_SECS
-
-    @property
-    def detached(self) -> bool:
-        """Tell whether a publish counts once it is stored."""
-        return self._config.outbound is not None and not self._config.outbound.wait
-
-    @property
-    def rate(self) -> float | None:
-        """Return how many messages go out per second at most."""
-        return self._config.outbound.rate if self._config.outbound is not None else None
-
-    @property
-    def status(self) -> AdapterStatus:
-        """Return how it is doing."""
-        return self._status
-
-    @property
-    def port(self) -> int | None:
-        """Return the port that it listens on, while it does."""
-        return self._port
-
-    async def start(self, context: AdapterContext) -> None:
-        """Listen, and make ready to post."""
-        self._status = AdapterStatus("starting")
-        config = self._config
-        async with AsyncExitStack() as stack:
-            tasks = Tasks()
-            stack.push_async_callback(tasks.close)
-            outbound = await _open_outbound(config.outbound, context, stack) if config.outbound is not None else None
-            of_all = ("webhook-gone", context.adapter_id)
-            gone = await stack.enter_async_context(context.share(of_all, lambda: Gone(context.data_dir)))
-            way_in = await _open_way_in(config.inbound, context, stack) if config.inbound is not None else None
-            if outbound is not None:
-                rotation = await self._open_rotation("outbound", outbound.config, context, stack, tasks)
-                self._way_out = outbound, rotation
-            if way_in is not None:
-                rotation = await self._open_rotation("inbound", way_in.config, context, stack, tasks)
-                inbound = Inbound(way_in.config, context, self._sender, rotation, way_in.replays)
-                stack.push_async_callback(inbound.finish, _FINISH_SECS)
-                stack.enter_context(way_in.listener.serving(self.id, inbound))
-                self._port = way_in.listener.port
-            is_gone = await gone.begin(self, config.outbound.url if config.outbound is not None else None)
-            self._gone = gone
-            self._stack = stack.pop_all()
-        self._context = context
-        self._set_status(self._unwanted() if is_gone else AdapterStatus("connected", self._describe()))
 
     async def stop(self) -> None:
-        """Let go of everything; stopping again does nothing."""
-        stack, self._stack = self._stack, AsyncExitStack()
-        if self._status.state != "disconnected":
-            self._status = AdapterStatus("stopping")
+        """Close everything; stopping again does nothing."""
         try:
-            await stack.aclose()
+            await super().stop()
         finally:
-            self._way_out = self._port = self._context = self._gone = None
-            self._status = AdapterStatus("disconnected", "stopped")
+            self._sending = self.port = self._gone = None
 
     async def deliver(self, envelope: Envelope, context: DeliveryContext) -> DeliveryResult:
         """Post one message."""
-        if self._way_out is None:
+        if self._sending is None:
             return DeliveryResult(ok=False, error=f"the webhook {self.id} has no outbound part, so it sends nothing")
-        outbound, rotation = self._way_out
+        outbound, rotation = self._sending
         result = await outbound.deliver(envelope, context, rotation.keys())
-        if not result.ok and result.code == _GONE and self._status.state == "connected":
-            self._set_status(self._unwanted())
-            await self._keep_gone(outbound.config.url)
+        if not result.ok and result.code == _GONE and self.status.state == "connected":
+            self._report_gone(outbound)
+            await self._record_gone(outbound.config.url)
         return result
 
-    async def _keep_gone(self, url: str) -> None:
+    async def _open(self, context: AdapterContext, stack: AsyncExitStack) -> None:
+        config, data_dir = self._config, context.data_dir
+        enter = stack.enter_async_context
+        tasks = Tasks()
+        stack.push_async_callback(tasks.close)
+        outbound = await enter(Outbound(config.outbound, context.clock)) if config.outbound is not None else None
+        # Gone and Replays are shared with the adapter that this one replaces.
+        gone = await enter(context.share(("webhook-gone", self.id), lambda: nullcontext(Gone(data_dir))))
+        receiving = None
+        if config.inbound is not None:
+            host, port = config.inbound.host, config.inbound.port
+            listener = await enter(context.share(("webhook", host, port), lambda: listening(host, port)))
+            replays = await enter(context.share(("webhook-ids", self.id), lambda: Replays(data_dir, context.clock)))
+            receiving = config.inbound, listener, replays
+        if outbound is not None:
+            self._sending = outbound, await self._open_rotation("outbound", outbound.config, context, stack, tasks)
+        if receiving is not None:
+            inbound, listener, replays = receiving
+            rotation = await self._open_rotation("inbound", inbound, context, stack, tasks)
+            handler = Inbound(inbound, context, self.senders[0], rotation, replays)
+            stack.push_async_callback(handler.finish, _FINISH_SECS)
+            stack.enter_context(listener.serving(self.id, handler))
+            self.port = listener.port
+        is_gone = await gone.begin(self, outbound.config.url if outbound is not None else None)
+        self._gone = gone
+        if is_gone and outbound is not None:
+            self._report_gone(outbound)
+        else:
+            self._set_status("connected", self._describe())
+
+    async def _record_gone(self, url: str) -> None:
         gone, context = self._gone, self._context
         if gone is None or context is None:
             return
         try:
             await gone.mark(self, url)
         except StorageError as error:
-            context.logger.warning("that the receiver answered 410 is known until a restart only: %s", error.message)
+            context.logger.warning("the receiver's 410 is remembered only until a restart: %s", error.message)
 
-    def _unwanted(self) -> AdapterStatus:
-        host = self._way_out[0].host if self._way_out is not None else "the receiver"
-        return AdapterStatus(
+    def _report_gone(self, outbound: Outbound) -> None:
+        self._set_status(
             "disconnected",
-            f"{host} answered 410: it wants no more messages, and they wait here; "
-            f"run 'relay adapters reload {self.id}' after you have mended it",
+            f"{outbound.host} answered 410: it wants no more messages, so they wait here; "
+            f"run 'relay adapters reload {self.id}' when the receiver works again",
         )
 
     async def _open_rotation(
@@ -175,36 +143,7 @@ class WebhookAdapter:
     def _describe(self) -> str:
         parts = []
         if self._config.inbound is not None:
-            parts.append(f"listens on {self._config.inbound.host}:{self._port}{PREFIX}{self.id}")
-        if self._way_out is not None:
-            parts.append(f"posts to {self._way_out[0].host}")
+            parts.append(f"listens on {self._config.inbound.host}:{self.port}{PREFIX}{self.id}")
+        if self._sending is not None:
+            parts.append(f"posts to {self._sending[0].host}")
         return ", ".join(parts)
-
-    def _set_status(self, status: AdapterStatus) -> None:
-        self._status = status
-        if self._context is not None:
-            self._context.status_changed()
-
-
-class _WayIn(NamedTuple):
-    """What the way in shares with others."""
-
-    config: InboundConfig
-    listener: Listener
-    replays: Replays
-
-
-async def _open_outbound(config: OutboundConfig, context: AdapterContext, stack: AsyncExitStack) -> Outbound:
-    outbound = Outbound(config, context.clock)
-    await outbound.open()
-    stack.push_async_callback(outbound.close)
-    return outbound
-
-
-async def _open_way_in(config: InboundConfig, context: AdapterContext, stack: AsyncExitStack) -> _WayIn:
-    at = ("webhook", config.host, config.port)
-    listener = await stack.enter_async_context(context.share(at, lambda: listening(config.host, config.port)))
-    # Shared with the adapter that this one replaces: what either has taken, neither takes again.
-    ids = ("webhook-ids", context.adapter_id)
-    replays = await stack.enter_async_context(context.share(ids, lambda: Replays(context.data_dir, context.clock)))
-    return _WayIn(config, listener, replays)

@@ -1,19 +1,17 @@
-"""What adapters.json says of a webhook: the way in, the way out, or both."""
+"""The config of a webhook: inbound, outbound, or both."""
 
 from __future__ import annotations
 
 import re
 from ipaddress import IPv4Network, IPv6Network, ip_network
-from pathlib import Path
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Self
 from urllib.parse import urlsplit
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from relay_core.adapters.secret import Secret
-from relay_core.errors import InvalidSubject
-from relay_core.messages.base import WireModel
-from relay_core.messages.subjects import validate_subject
+from relay_core.messages.base import Pattern, Subject
+from relay_supervisor.adapters.platform import AbsolutePath, PlatformConfig
 from relay_supervisor.adapters.webhook.signing import Accepted, Scheme, read_key
 
 LONGEST_TOLERANCE_SECS = 300
@@ -26,85 +24,76 @@ _OUR_HEADERS = frozenset({"connection", "content-length", "content-type", "expec
 _OUR_PREFIXES = ("webhook-", "relay-", "x-signature", "x-timestamp")
 
 
-class _Part(WireModel):
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
-
+class _Direction(PlatformConfig):
     secret: Secret
     """Signs every message: ``env:NAME``, ``file:PATH``, or the secret itself (``whsec_`` and base64, or any text)."""
     previous_secret: Secret | None = None
-    """The secret before this one; it works until 24 hours after the change."""
+    """The secret before this one; it is valid until 24 hours after the change."""
 
     @field_validator("secret", "previous_secret")
     @classmethod
-    def _can_be_used(cls, secret: Secret | None) -> Secret | None:
+    def _check_key(cls, secret: Secret | None) -> Secret | None:
         if secret is not None:
             read_key(secret.reveal())
         return secret
 
     @model_validator(mode="after")
-    def _secrets_differ(self) -> Self:
+    def _check_previous(self) -> Self:
         if self.previous_secret is not None and self.previous_secret == self.secret:
             raise ValueError("previousSecret is the same as secret and must be left out")
         return self
 
 
-class InboundConfig(_Part):
-    """How messages come in."""
+class InboundConfig(_Direction):
+    """Inbound messages."""
 
     scheme: Accepted = "standard"
-    """``standard`` (Standard Webhooks), ``legacy`` (X-Signature and X-Timestamp), or ``both``: either is taken."""
+    """``standard`` (Standard Webhooks), ``legacy`` (X-Signature and X-Timestamp), or ``both`` to accept either."""
     host: Annotated[str, Field(min_length=1, max_length=255)] = "127.0.0.1"
-    """The address to listen on. Others than this machine's own belong behind a proxy that speaks https."""
+    """The address to listen on. Other than loopback addresses belong behind a proxy that speaks https."""
     port: Annotated[int, Field(ge=0, le=65535)]
-    """The port to listen on; adapters with the same host and port share it. 0 takes a free one."""
-    subject: str
-    """Where the messages are published."""
-    sender: str | None = None
-    """Whom they are from: ``relay.webhook.{id}`` unless said otherwise."""
-    reply_to: str | None = None
-    """Where answers should go."""
+    """The port to listen on; adapters with the same host and port share it. 0 selects a free one."""
+    subject: Subject
+    """The subject that messages are published to."""
+    sender: Subject | None = None
+    """The sender that they are published as: ``relay.webhook.{id}`` by default."""
+    reply_to: Subject | None = None
+    """The subject for replies."""
     tolerance_secs: Annotated[int, Field(ge=1, le=LONGEST_TOLERANCE_SECS)] = LONGEST_TOLERANCE_SECS
-    """How far the time of a signature may be from ours, either way."""
+    """The largest difference between the time of a signature and ours."""
     max_body_bytes: Annotated[int, Field(ge=1, le=64 * _MIB)] = _MIB
-    """Longer bodies are refused before anything else is looked at."""
-
-    @field_validator("subject", "sender", "reply_to")
-    @classmethod
-    def _is_subject(cls, subject: str | None) -> str | None:
-        if subject is not None:
-            _check_subject(subject, wildcards=False)
-        return subject
+    """Longer bodies are refused before anything else is checked."""
 
 
-class OutboundConfig(_Part):
-    """How messages go out."""
+class OutboundConfig(_Direction):
+    """Outbound messages."""
 
     scheme: Scheme = "standard"
     """``standard`` or ``legacy``. Not both: a message with two signatures could be presented as two messages."""
     url: Annotated[str, Field(min_length=1, max_length=2048)]
-    """Where messages are posted."""
-    patterns: Annotated[tuple[str, ...], Field(min_length=1, max_length=256)]
-    """Which subjects' messages are posted."""
+    """The URL that messages are posted to."""
+    patterns: Annotated[tuple[Pattern, ...], Field(min_length=1, max_length=256)]
+    """Patterns of the subjects whose messages are posted."""
     allow_http: bool = False
-    """Whether the URL may be http, which anybody on the way can read."""
+    """Allow an http URL, which anyone on the network path can read."""
     allow_hosts: Annotated[tuple[str, ...], Field(max_length=256)] = ()
     """Hosts (by name) and networks (``127.0.0.0/8``) that may be reached although they are not public."""
-    ca_file: str | None = None
-    """A file of certificates (PEM) that are trusted in place of the public ones."""
+    ca_file: AbsolutePath | None = None
+    """A file of certificates (PEM) that are trusted instead of the public ones."""
     headers: Annotated[dict[str, Secret], Field(max_length=64, default_factory=dict)]
-    """More headers to send; values may be ``env:NAME`` or ``file:PATH``."""
+    """Additional headers; values may be ``env:NAME`` or ``file:PATH``."""
     connect_timeout_secs: Annotated[float, Field(ge=0.1, le=60)] = 5
-    """How long connecting may take."""
+    """Time limit for connecting."""
     timeout_secs: Annotated[float, Field(ge=0.1, le=300)] = 20
-    """How long all of one delivery may take."""
+    """Time limit for a delivery as a whole."""
     max_response_bytes: Annotated[int, Field(ge=0, le=_MIB)] = 65_536
-    """How much of an answer is read; the rest is cut off."""
+    """Bytes of a response that are read; the rest is cut off."""
     retry_after_secs: Annotated[float, Field(ge=1, le=86_400)] = 30
-    """When to ask again after a 429 or 503 that does not say."""
+    """Seconds until the retry after a 429 or 503 without Retry-After."""
     max_retry_after_secs: Annotated[float, Field(ge=1, le=86_400)] = 3600
-    """The longest wait that a 429 or 503 may ask for."""
+    """The longest Retry-After that is obeyed."""
     wait: bool = True
-    """Whether a publish waits for the receiver's answer, so that its result tells of it."""
+    """Whether a publish waits for the receiver's response and includes it in its result."""
     rate: Annotated[float, Field(gt=0, le=10_000)] | None = None
     """Messages per second; more than that wait."""
 
@@ -118,23 +107,9 @@ class OutboundConfig(_Part):
         """Return the networks that need not be public."""
         return tuple(network for host in self.allow_hosts if (network := _read_network(host)) is not None)
 
-    @field_validator("ca_file")
-    @classmethod
-    def _is_absolute(cls, path: str | None) -> str | None:
-        if path is not None and not Path(path).expanduser().is_absolute():
-            raise ValueError("must be an absolute path")
-        return path
-
-    @field_validator("patterns")
-    @classmethod
-    def _are_patterns(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
-        for pattern in patterns:
-            _check_subject(pattern, wildcards=True)
-        return patterns
-
     @field_validator("allow_hosts")
     @classmethod
-    def _are_hosts(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_hosts(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
         for position, host in enumerate(hosts, 1):
             if _read_network(host) is None and not _HOST_NAME.fullmatch(host):
                 raise ValueError(f"#{position} is neither a host name nor a network such as 127.0.0.0/8")
@@ -142,7 +117,7 @@ class OutboundConfig(_Part):
 
     @field_validator("headers")
     @classmethod
-    def _are_headers(cls, headers: dict[str, Secret]) -> dict[str, Secret]:
+    def _check_headers(cls, headers: dict[str, Secret]) -> dict[str, Secret]:
         seen: set[str] = set()
         for name, value in headers.items():
             if not _HEADER_NAME.fullmatch(name):
@@ -150,52 +125,43 @@ class OutboundConfig(_Part):
             if name.lower() in _OUR_HEADERS or name.lower().startswith(_OUR_PREFIXES):
                 raise ValueError(f"the header {name} is set by the adapter itself: leave it out")
             if name.lower() in seen:
-                raise ValueError(f"the header {name} is there twice, in capitals or not: leave one out")
+                raise ValueError(f"the header {name} is there twice, in upper or lower case: leave one out")
             seen.add(name.lower())
             if not _HEADER_VALUE.fullmatch(value.reveal()):
                 raise ValueError(f"the value of the header {name} must be one line of ASCII text")
         return headers
 
     @model_validator(mode="after")
-    def _url_can_be_used(self) -> Self:
+    def _check_url(self) -> Self:
         try:
             parts = urlsplit(self.url)
             host, _ = parts.hostname, parts.port
         except ValueError:
-            raise ValueError("url is no URL") from None
+            raise ValueError("url is not a URL") from None
         if parts.scheme not in ("https", "http") or not host or not self.url.isprintable() or " " in self.url:
             raise ValueError("url must be like https://example.com/hook")
         if parts.scheme == "http" and not self.allow_http:
-            raise ValueError("url must be https; where that cannot be, set allowHttp to true")
+            raise ValueError("url must be https; if that is impossible, set allowHttp to true")
         if parts.username is not None or parts.password is not None:
             raise ValueError("url must not have a user or password: put an Authorization header into headers")
         if parts.fragment:
-            raise ValueError("url must not have a part after '#'")
+            raise ValueError("url must not have a fragment (a part after '#')")
         return self
 
 
-class WebhookConfig(WireModel):
-    """A webhook: the way in, the way out, or both."""
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+class WebhookConfig(PlatformConfig):
+    """A webhook: inbound, outbound, or both."""
 
     inbound: InboundConfig | None = None
-    """Take signed messages in at ``/webhooks/{id}``."""
+    """Accept signed messages at ``/webhooks/{id}``."""
     outbound: OutboundConfig | None = None
     """Post messages to a URL."""
 
     @model_validator(mode="after")
-    def _goes_somewhere(self) -> Self:
+    def _check_parts(self) -> Self:
         if self.inbound is None and self.outbound is None:
             raise ValueError("a webhook needs inbound, outbound, or both")
         return self
-
-
-def _check_subject(subject: str, *, wildcards: bool) -> None:
-    try:
-        validate_subject(subject, allow_wildcards=wildcards)
-    except InvalidSubject as error:
-        raise ValueError(error.message) from None
 
 
 def _read_network(text: str) -> IPv4Network | IPv6Network | None:

@@ -1,26 +1,26 @@
-"""One request on its way in: verified, published, answered. Knows nothing of sockets.
+"""One inbound request: verified, published, answered. Independent of sockets.
 
 ::
 
-    not signed as it should be, in whatever way     401   one text for all: a forger learns nothing
-    an id that was taken before                     200   with the message it became; nothing is published
-    budget headers or a body that make no sense     400
-    published                                       202   with the message's id, also if nobody took it (a dead letter)
-    denied by an access rule                        403   but 503 if the file of the rules is broken: it will be mended
-    over the budget (a loop, too old)               422   no retry can help
+    not signed correctly, for any reason            401   the same body for all reasons, so a forger learns nothing
+    an id that was accepted before                  200   with the message's id; nothing is published
+    invalid budget headers or body                  400
+    published                                       202   with the message's id, also if it became a dead letter
+    denied by an access rule                        403   but 503 if the file of rules is broken
+    over the budget (a loop, too old)               422   a retry cannot help
     over the sender's rate                          429   with Retry-After
     mailbox full, breaker open, disk full, stopping 503   with Retry-After
 
-1. A replay is answered as a success: a sender that lost our first answer must not try for ever, and whoever can
-   present one has a good signature already, so it tells no stranger anything.
-2. An id is remembered only once its message is in the bus's hands. What was refused may be sent again under it.
-3. The same time and body by the other scheme is the same message. It is looked for always, and marked where both are
-   taken or both signatures are there: so a change of the scheme lets nothing in a second time, either.
-4. The id is the publish's dedupe id, too. So copies that come at the same time are one message (the second waits for
-   the first), and so is one that comes again after a kill between publish and remembering.
-5. A JSON body is the payload as it is; one with a key twice in the same object is refused, since readers differ in
-   which value they take. Other text becomes a StandardPayload.
-6. The budget comes from the headers, and the bus cuts it to its own ceilings.
+1. A replay is answered as a success: a sender that lost our first response must not retry forever, and a client that
+   can present a replay has a valid signature already, so the response reveals nothing to strangers.
+2. An id is recorded only after its message was published. A refused message may be sent again under the same id.
+3. The same time and body by the other scheme is the same message. It is always looked up, and recorded if both schemes
+   are accepted or both signatures present, so a change of the scheme does not accept a message twice either.
+4. The id is also the publish's dedupe id. So concurrent copies are one message (the second waits for the first), and
+   so is a copy after a kill between publish and record.
+5. A JSON body is the payload; one with a duplicate key in an object is refused, since parsers differ in which value
+   they use. Other text becomes a StandardPayload.
+6. The budget comes from the headers, and the bus clamps it to its own limits.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ import orjson
 
 from relay_core.adapters.interface import AdapterContext
 from relay_core.errors import AccessDenied, InvalidPayload, RelayError
+from relay_core.limited_log import LimitedLog
 from relay_core.messages.envelope import BudgetOverrides
 from relay_core.messages.payload import StandardPayload
 from relay_core.messages.results import PublishResult, Reason
@@ -45,12 +46,11 @@ from relay_supervisor.adapters.webhook.signing import ID, LEGACY_SIGNATURE, Sign
 
 RATE_RETRY_SECS = 30
 BUSY_RETRY_SECS = 10
-_LOG_SECS = 60.0
 _RULES_BROKEN = "rules_broken"
 
 
 class Answer(NamedTuple):
-    """What the sender is told."""
+    """The response to the sender."""
 
     status: int
     body: dict[str, Any]
@@ -61,7 +61,7 @@ UNAUTHORIZED = Answer(401, {"error": "unauthorized"})
 
 
 class Inbound:
-    """Take the requests of one adapter."""
+    """Handle the requests of one adapter."""
 
     def __init__(
         self,
@@ -79,28 +79,16 @@ class Inbound:
         self._sender = sender
         self._rotation = rotation
         self._replays = replays
-        self._under_way: set[asyncio.Task[Any]] = set()
-        self._refusals = _Refusals(context)
+        self._running: set[asyncio.Task[Any]] = set()
+        self._log = LimitedLog(context.logger, context.clock)
 
     async def handle(self, headers: Mapping[str, str], body: bytes) -> Answer:
-        """Take one request (headers with lower-case names)."""
+        """Handle one request; the headers have lower-case names."""
         task = asyncio.current_task()
         assert task is not None
-        # Until the task ends, not just this call: then the answer has been sent, too.
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
-        return await self._handle(headers, body)
-
-    async def finish(self, timeout: float) -> None:
-        """Return once every request under way has been answered, or cut off after the timeout."""
-        if self._under_way:
-            _, late = await asyncio.wait(self._under_way, timeout=timeout)
-            for task in late:  # what it has given to the bus, the bus finishes
-                task.cancel()
-            if late:
-                await asyncio.wait(late, timeout=timeout)
-
-    async def _handle(self, headers: Mapping[str, str], body: bytes) -> Answer:
+        # Until the task ends, not just this call: the response has been sent by then.
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
         config = self._config
         try:
             signed = verify(
@@ -112,21 +100,30 @@ class Inbound:
                 tolerance=config.tolerance_secs,
             )
         except Unverified as error:
-            self._refusals.note(str(error))
+            self._log.warning("unverified", "a webhook was refused with 401: %s", error)
             return UNAUTHORIZED
         if config.scheme != "both":
-            return await self._take(signed, headers, body)
-        async with self._replays.alone(signed.content):
-            return await self._take(signed, headers, body)
+            return await self._accept(signed, headers, body)
+        async with self._replays.lock(signed.content):
+            return await self._accept(signed, headers, body)
 
-    async def _take(self, signed: Signed, headers: Mapping[str, str], body: bytes) -> Answer:
+    async def finish(self, timeout: float) -> None:
+        """Wait until every running request has been answered; cancel those that take longer than the timeout."""
+        if self._running:
+            _, late = await asyncio.wait(self._running, timeout=timeout)
+            for task in late:  # the bus completes a publish that has begun
+                task.cancel()
+            if late:
+                await asyncio.wait(late, timeout=timeout)
+
+    async def _accept(self, signed: Signed, headers: Mapping[str, str], body: bytes) -> Answer:
         known = self._replays.find(signed.id)
         if known is None and (known := self._replays.find(signed.twin)) is not None:
-            self._remember(known, signed.id)  # signed anew it has another twin
+            self._record(known, signed.id)  # signed again, it has another twin
         if known is not None:
             return Answer(200, {"messageId": known, "duplicate": True})
         if self._replays.is_full():
-            self._logger.error("too many messages: their ids can no longer be kept, so they are put off")
+            self._logger.error("too many messages: their ids can no longer be recorded, so they are put off")
             return Answer(503, {"error": "busy"}, BUSY_RETRY_SECS)
         try:
             budget = read_budget(headers)
@@ -146,62 +143,42 @@ class Inbound:
                 budget=budget,
                 dedupe_id=f"webhook {self._context.adapter_id} {signed.id}",
             )
-        except AccessDenied as error:
-            if error.code == _RULES_BROKEN:
-                self._logger.warning("a webhook is put off: %s", error.message)
-                return Answer(503, {"error": error.code}, BUSY_RETRY_SECS)
-            return Answer(403, {"error": "denied"})
         except InvalidPayload as error:
             return Answer(413 if error.code == "payload_too_large" else 400, {"error": error.code})
-        except RelayError as error:  # the disk, or a bus that is closing
+        except RelayError as error:
+            if isinstance(error, AccessDenied) and error.code != _RULES_BROKEN:
+                return Answer(403, {"error": "denied"})
             self._logger.warning("a webhook is put off: %s", error.message)
             return Answer(503, {"error": error.code}, BUSY_RETRY_SECS)
-        refusal = judge(result)
+        refusal = find_refusal(result)
         if refusal is not None:
             return refusal
-        self._remember(result.message_id, *ids)
+        self._record(result.message_id, *ids)
         return Answer(202, {"messageId": result.message_id})
 
-    def _remember(self, message_id: str, *ids: str) -> None:
+    def _record(self, message_id: str, *ids: str) -> None:
         problem = self._replays.record(message_id, *ids)
         if problem is not None:
             self._logger.warning("the id of a webhook is not on disk: %s", problem.strerror)
 
 
-class _Refusals:
-    """Say in the log that requests were refused, but not for each: their number is the sender's to choose."""
-
-    def __init__(self, context: AdapterContext) -> None:
-        self._context = context
-        self._count = 0
-        self._next_at = float("-inf")
-
-    def note(self, why: str) -> None:
-        """Count a refusal, and log the count now and then."""
-        self._count += 1
-        now = self._context.clock.monotonic()
-        if now >= self._next_at:
-            self._context.logger.warning("%d webhook(s) refused with 401; the last one: %s", self._count, why)
-            self._count, self._next_at = 0, now + _LOG_SECS
-
-
-def judge(result: PublishResult) -> Answer | None:
-    """Return the answer to a publish that the bus has not taken, or None if it has it in hand."""
+def find_refusal(result: PublishResult) -> Answer | None:
+    """Return the answer to a publish that the bus refused, or None if the bus has the message."""
     if result.put_off:
         if Reason.RATE_LIMITED in result.put_off:
             return Answer(429, {"error": Reason.RATE_LIMITED}, RATE_RETRY_SECS)
         return Answer(503, {"error": min(result.put_off)}, BUSY_RETRY_SECS)
-    failed = any(one.status == "failed" for one in result.adapter_results or ())
+    failed = any(adapter.status == "failed" for adapter in result.adapter_results or ())
     if not result.delivered_to and not failed and result.rejected:
         return Answer(422, {"error": Reason.BUDGET_EXCEEDED, "messageId": result.message_id})
-    return None  # with a target, or kept as a dead letter
+    return None  # delivered, or kept as a dead letter
 
 
 def read_payload(headers: Mapping[str, str], body: bytes) -> Any:
-    """Return the payload that a body stands for.
+    """Return the payload of a body.
 
     Raises:
-        ValueError: if it cannot be read; the text does not quote it.
+        ValueError: if the body is invalid; the message does not quote it.
     """
     if headers.get("content-encoding", "identity").lower() != "identity":
         raise ValueError("the body must not be compressed")
@@ -218,19 +195,16 @@ def read_payload(headers: Mapping[str, str], body: bytes) -> Any:
         text = body.decode()
     except UnicodeDecodeError:
         raise ValueError("the body must be JSON or UTF-8 text") from None
-    about = {"contentType": content_type}
+    platform_data = {"contentType": content_type}
     if ID in headers:
-        about["webhookId"] = headers[ID]
-    return StandardPayload(content=text, platform_data=about)
+        platform_data["webhookId"] = headers[ID]
+    return StandardPayload(content=text, platform_data=platform_data)
 
 
 def _check_keys(body: bytes) -> None:
-    """Check that no object of a JSON text has a key twice: whoever signed it may have read the other value.
+    """Refuse a JSON text with a duplicate key in an object: the signer may have meant the other value.
 
-    orjson keeps the last value without a word, so the text is read a second time.
-
-    Raises:
-        ValueError: if one has.
+    orjson silently keeps the last value, so the text is parsed a second time. Raises ValueError.
     """
     if body.count(b":") < 2:
         return

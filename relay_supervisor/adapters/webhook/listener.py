@@ -55,7 +55,7 @@ class Listener:
 
     @contextmanager
     def serving(self, id: str, handler: Handler) -> Iterator[None]:
-        """Pass the requests of an id to a handler."""
+        """Pass the requests of an id to a handler for the duration of a block."""
         handlers = self._handlers.setdefault(id, [])
         handlers.append(handler)
         try:
@@ -66,7 +66,7 @@ class Listener:
                 del self._handlers[id]
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer one request, whatever it is."""
+        """Answer one request."""
         answer = await self._answer(request)
         response = _respond(answer)
         if not request.content.is_eof():
@@ -86,10 +86,10 @@ class Listener:
                 body = await _read_body(request, handler.max_body_bytes)
         except TimeoutError:
             return _TOO_SLOW
+        except web.HTTPRequestEntityTooLarge:
+            return _TOO_LARGE
         except Exception:  # aiohttp raises many types for a body that breaks off
             return _BROKEN
-        if body is None:
-            return _TOO_LARGE
         mark_complete(request)
         handler = self._find(id)  # it may have changed while the body arrived
         if handler is None:
@@ -125,33 +125,18 @@ def _refuse(status: int) -> web.Response:
     return _respond(_ERROR if status >= 500 else _BROKEN)
 
 
-async def _read_body(request: web.BaseRequest, limit: int) -> bytes | None:
-    """Return the body, or None if it is longer than allowed."""
-    length = request.content_length
-    if length is not None and length > limit:
-        return None
+async def _read_body(request: web.BaseRequest, limit: int) -> bytes:
+    if (request.content_length or 0) > limit:
+        raise web.HTTPRequestEntityTooLarge(limit)
     if request.headers.get("Expect", "").lower() == "100-continue":
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0  # the response itself has not begun
-    content = request.content
-    chunks: list[bytes] = []
-    size = 0
-    while not content.at_eof():
-        chunk = await content.readany()
-        size += len(chunk)
-        if size > limit:
-            return None
-        chunks.append(chunk)
-    return b"".join(chunks)
+    return await request.clone(client_max_size=limit).read()
 
 
 def _plain(request: web.BaseRequest) -> dict[str, str]:
     """Return the headers with lower-case names; the values of a repeated header are joined, as HTTP defines it."""
-    headers: dict[str, str] = {}
-    for name, value in request.headers.items():
-        name = name.lower()
-        headers[name] = f"{headers[name]}, {value}" if name in headers else value
-    return headers
+    return {name.lower(): ", ".join(request.headers.getall(name)) for name in request.headers}
 
 
 def _respond(answer: Answer) -> web.Response:

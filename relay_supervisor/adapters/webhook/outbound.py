@@ -21,6 +21,7 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 from io import BytesIO
 from pathlib import Path
+from typing import Self
 from urllib.parse import quote, urlsplit
 
 import orjson
@@ -59,9 +60,10 @@ class Outbound:
 
     def __init__(self, config: OutboundConfig, clock: Clock) -> None:
         self.config = config
+        self.host = URL(config.url).raw_host or ""
+        """The only part of the URL that is shown."""
         self._clock = clock
         url, parts = URL(config.url), urlsplit(config.url)
-        self._host = url.raw_host or ""
         self._authority = url.host_port_subcomponent or ""
         self._port = url.port or 0
         self._path = quote(parts.path or "/", safe=_UNQUOTED)
@@ -73,21 +75,12 @@ class Outbound:
         self._fixed_headers = {**_DEFAULT_HEADERS, **operator_headers}
         self._session: ClientSession
 
-    @property
-    def host(self) -> str:
-        """Return the host, the only part of the URL that is shown."""
-        return self._host
-
-    async def open(self) -> None:
-        """Prepare to connect.
-
-        Raises:
-            ValueError: if the certificates in caFile cannot be used.
-        """
+    async def __aenter__(self) -> Self:
+        """Open the session; raises ValueError if the certificates in caFile cannot be used."""
         self._session = open_session(await asyncio.to_thread(_trust, self.config.ca_file))
+        return self
 
-    async def close(self) -> None:
-        """Close every connection."""
+    async def __aexit__(self, *_: object) -> None:
         await self._session.close()
 
     async def deliver(self, envelope: Envelope, context: DeliveryContext, keys: Sequence[bytes]) -> DeliveryResult:
@@ -99,16 +92,16 @@ class Outbound:
         except Unreachable as error:
             return _failed(str(error), "unreachable")
         except ConnectionTimeoutError:
-            return _failed(f"{self._host} took too long to connect", "timeout")
+            return _failed(f"{self.host} took too long to connect", "timeout")
         except TimeoutError:
             if not limit.expired():
                 raise
-            return _failed(f"no response from {self._host} within {self.config.timeout_secs:g} s", "timeout")
+            return _failed(f"no response from {self.host} within {self.config.timeout_secs:g} s", "timeout")
         except ClientError as error:
-            return _failed(f"{self._host}: {_explain(error)}", "connection")
+            return _failed(f"{self.host}: {_explain(error)}", "connection")
 
     async def _deliver(self, envelope: Envelope, context: DeliveryContext, keys: Sequence[bytes]) -> DeliveryResult:
-        addresses = await resolve(self._host, self._port, names=self._names, networks=self._networks)
+        addresses = await resolve(self.host, self._port, names=self._names, networks=self._networks)
         body = orjson.dumps(envelope.payload)
         headers = [*self._headers(envelope, context), *self._sign(envelope, body, keys)]
         addresses = addresses[:_MAX_ADDRESSES]
@@ -146,7 +139,7 @@ class Outbound:
             headers=headers,
             allow_redirects=False,
             auto_decompress=False,
-            server_hostname=self._host,
+            server_hostname=self.host,
             timeout=connect_within(self.config.connect_timeout_secs),
         ) as response:
             await self._read(response)
@@ -168,10 +161,10 @@ class Outbound:
         code = str(status)
         if status in (429, 503):
             wait = self._read_retry_after(response.headers.get("retry-after"))
-            return DeliveryResult(ok=False, error=f"{self._host} answered", code=code, retry_after=wait)
+            return DeliveryResult(ok=False, error=f"{self.host} answered", code=code, retry_after=wait)
         if 300 <= status < 400:
-            return _failed(f"{self._host} answered {status}: redirects are not followed, correct outbound.url", code)
-        return _failed(f"{self._host} answered {status}", code)
+            return _failed(f"{self.host} answered {status}: redirects are not followed, correct outbound.url", code)
+        return _failed(f"{self.host} answered {status}", code)
 
     def _read_retry_after(self, text: str | None) -> float:
         wait = self.config.retry_after_secs
@@ -208,9 +201,9 @@ def _root_cause(error: BaseException) -> str:
     return str(error)
 
 
-def _trust(ca_file: str | None) -> ssl.SSLContext:
+def _trust(ca_file: Path | None) -> ssl.SSLContext:
     try:
-        return trust(Path(ca_file).expanduser() if ca_file is not None else None)
+        return trust(ca_file)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or type(error).__name__
         raise ValueError(f"the certificates in outbound.caFile cannot be used: {why}") from None

@@ -1,16 +1,16 @@
-"""Two secrets while one takes the other's place: the previous one works for 24 hours after the change.
+"""Secret rotation: the previous secret is valid for 24 hours after a change.
 
-1. The change is noticed when an adapter starts with another current secret than the last time. What is kept of the
-   secrets are salted hashes. Without any record (the very first start) the change is now.
-2. The time that the previous secret has been in use is counted, and only ever grows: by the wall clock or the
-   monotonic one, whichever has moved on further, and by the wall clock while nothing ran. A clock that is put back
-   therefore never prolongs it by more than what was not written down yet (an hour at most).
-3. A record that is gone or cannot be read is like none: the 24 hours begin anew. It is replaced as a whole, so a
-   kill cannot damage it.
-4. The previous secret is the one that was current before the change, no other: one whose day is over does not come
-   back because another change begins a day of its own. Where no change was seen (the first record) any other is taken
-   for it, within the 24 hours.
-5. An adapter that was replaced by one with a newer secret leaves the record alone.
+1. A change is noticed when an adapter starts with a different current secret. Only salted hashes of the secrets are
+   stored. Without a record (the first start) the change is now.
+2. The time that the previous secret has been in use is counted, and only grows: by the wall clock or the monotonic
+   clock, whichever has advanced further, and by the wall clock while nothing ran. A clock that is set back therefore
+   extends it by no more than the time since the last save (an hour at most).
+3. A record that is missing or unreadable counts as none: the 24 hours start again. It is replaced atomically, so a kill
+   cannot damage it.
+4. The previous secret is the one that was current before the change: an expired one does not become valid again
+   because of another change. If no change was seen (the first record), any other secret is accepted as the previous
+   one, within the 24 hours.
+5. An adapter that was replaced by one with a newer secret does not write the record.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _SAVE_SECS = 3600.0
 
 
 class _Record(WireModel):
-    """What is on disk."""
+    """The record on disk."""
 
     salt: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
     fingerprint: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     before: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
-    """The hash of the secret before, with the same salt; None in the first record."""
+    """The hash of the previous secret, with the same salt; None in the first record."""
     changed_at: str
     """For people."""
     used_ms: Annotated[int, Field(ge=0)]
@@ -62,14 +62,14 @@ class _Record(WireModel):
 
 
 class Rotation:
-    """The keys that are good right now."""
+    """The keys that are valid now."""
 
     def __init__(self, path: Path, current: bytes, previous: bytes | None, clock: Clock) -> None:
         self._path = path
         self._current = current
         self._previous = previous
-        self._is_stranger = False
-        """Whether the previous secret was named but is not the one that was in use before."""
+        self._is_unknown = False
+        """True if the configured previous secret is not the one that was in use before."""
         self._clock = clock
         self._used_before = 0
         self._record: _Record
@@ -78,27 +78,23 @@ class Rotation:
 
     @classmethod
     async def open(cls, path: Path, current: bytes, previous: bytes | None, clock: Clock) -> Self:
-        """Notice a change since the last time.
-
-        Raises:
-            StorageError: if it cannot be written down.
-        """
+        """Load the record and notice a change; raises StorageError."""
         rotation = cls(path, current, previous, clock)
-        await asyncio.to_thread(rotation._notice)
+        await asyncio.to_thread(rotation._load)
         return rotation
 
     def keys(self) -> tuple[bytes, ...]:
-        """Return the current key, and the previous one while it still works."""
+        """Return the current key, and the previous one while it is valid."""
         if self._previous is not None and self._used_ms() >= OVERLAP_MS:
             self._previous = None
         return (self._current,) if self._previous is None else (self._current, self._previous)
 
     async def keep(self, logger: logging.Logger, part: str) -> None:
-        """Write down from time to time how long the previous secret has been in use, until it ends."""
-        if self._is_stranger:
+        """Save regularly how long the previous secret has been in use, until it expires."""
+        if self._is_unknown:
             logger.warning(
-                "%s: previousSecret is not the secret that was in use before this one, so it does not work; "
-                "remove it from the config, or put the right one there",
+                "%s: previousSecret is not the secret that was in use before this one, so it is not accepted; "
+                "remove it from the config, or correct it",
                 part,
             )
             return
@@ -106,15 +102,15 @@ class Rotation:
             left = (OVERLAP_MS - self._used_ms()) / 1000
             await sleep(self._clock, min(_SAVE_SECS, max(left, 0.001)))
             await self.save()
-        await self.save()  # its end above all must not be forgotten
-        logger.warning("%s: the previous secret no longer works; remove previousSecret from the config", part)
+        await self.save()  # above all, the expiry must be on disk
+        logger.warning("%s: the previous secret has expired; remove previousSecret from the config", part)
 
     async def save(self) -> None:
-        """Write down how long the previous secret has been in use."""
-        with suppress(StorageError):  # what is not written down is counted again after a restart
+        """Save how long the previous secret has been in use."""
+        with suppress(StorageError):  # unsaved time is counted again after a restart
             await asyncio.to_thread(self._save)
 
-    def _notice(self) -> None:
+    def _load(self) -> None:
         record, now = _Record.read(self._path), self._clock.now_ms()
         if record is not None and record.is_of(self._current):
             self._used_before = record.used_ms + max(now - record.saved_ms, 0)
@@ -130,7 +126,7 @@ class Rotation:
                 saved_ms=now,
             )
         if self._previous is not None and not self._record.follows(self._previous):
-            self._previous, self._is_stranger = None, True
+            self._previous, self._is_unknown = None, True
         self._write()
 
     def _save(self) -> None:

@@ -1,4 +1,4 @@
-"""A local server that speaks as much of the Messages API as the real program needs for a turn."""
+"""A local server for the part of the Messages API that the real program needs for a turn."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aiohttp import web
 
 
 class MessagesApi:
-    """Answers with the blocks that a test has set, one request after another, then with a text."""
+    """Responds with the blocks that a test has set, one per request, then with a text."""
 
     def __init__(self) -> None:
         self.requests: list[dict[str, Any]] = []

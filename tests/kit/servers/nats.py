@@ -1,4 +1,4 @@
-"""A real nats-server, its stream seen from outside, and proxies that stop carrying messages, or pause."""
+"""A real nats-server, and proxies that stop forwarding messages or pause."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def running_server(directory: Path, settings: str = "", *, jetstream: bool
 
 
 async def publish_raw(server: NatsServer, subject: str, headers: bytes, body: bytes) -> None:
-    """Publish a header block as it is, which no library would."""
+    """Publish a header block verbatim, even an invalid one."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     await reader.readline()
     writer.write(b'CONNECT {"headers":true,"verbose":false}\r\n')
@@ -106,7 +106,7 @@ async def publish_raw(server: NatsServer, subject: str, headers: bytes, body: by
 
 
 class StuckProxy:
-    """Carry everything between a client and the server, up to the first message with headers (or another word)."""
+    """Forward everything between a client and the server, up to the first message with headers (or another word)."""
 
     def __init__(self, port: int, word: bytes = b"HPUB", *, carry_last: bool = False) -> None:
         self._port = port
@@ -118,7 +118,7 @@ class StuckProxy:
         self.stuck = asyncio.Event()
 
     def inject(self, data: bytes) -> None:
-        """Say something to the clients in the server's name."""
+        """Send data to the clients as the server."""
         for writer in self._writers:
             writer.write(data)
 
@@ -135,8 +135,8 @@ class StuckProxy:
         except (ExceptionGroup, asyncio.CancelledError):
             pass
         finally:
-            for side in (writer, back):
-                side.transport.abort()
+            for end in (writer, back):
+                end.transport.abort()
             self._tasks.discard(task)
             self._writers.discard(writer)
 
@@ -167,9 +167,9 @@ class StuckProxy:
 
 
 class PausingProxy(StuckProxy):
-    """Carry everything, but have something happen before a client's word, and what follows it, is carried on.
+    """Forward everything, but run a callback before a client's word and the data after it are forwarded.
 
-    All pings that came before it have been answered by then.
+    All pings before it have been answered by then.
     """
 
     def __init__(self, port: int, word: bytes, meanwhile: Callable[[], Awaitable[None]]) -> None:
@@ -177,7 +177,7 @@ class PausingProxy(StuckProxy):
         self._meanwhile = meanwhile
         self._pings = 0
         self.brought = bytearray()
-        """What the server has said to the clients."""
+        """The server's data to the clients."""
 
     async def _carry(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, word: bytes | None = None
@@ -201,7 +201,7 @@ class PausingProxy(StuckProxy):
 
 
 def config(server: NatsServer | StuckProxy, **keys: Any) -> NatsConfig:
-    """Return the config of a bridge for agents both ways, with other keys as adapters.json would have them."""
+    """Return the config of a bridge that exports and imports agents, with other keys as in adapters.json."""
     both = {"export": ["relay.agent.>"], "import": ["relay.agent.>"], "createStream": True}
     return NatsConfig.model_validate({"servers": [server.url], **both, **keys})
 
@@ -216,24 +216,24 @@ def config_for(url: str, **keys: Any) -> NatsConfig:
 
 @asynccontextmanager
 async def talking_server(answer: bytes) -> AsyncIterator[tuple[str, bytearray]]:
-    """Send the same bytes to every client, and record what they send."""
-    heard = bytearray()
+    """Send every client the same bytes, and record the responses."""
+    received = bytearray()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(answer)
         if answer:
-            heard.extend(await reader.read(1000))
+            received.extend(await reader.read(1000))
         writer.transport.abort()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     try:
-        yield f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}", heard
+        yield f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}", received
     finally:
         server.close()
 
 
 class Side:
-    """A relay with a bridge, and what its agents got."""
+    """A relay with a bridge, and the messages of its agents."""
 
     def __init__(self, relay: RelayCore, adapter: NatsAdapter) -> None:
         self.relay = relay
@@ -253,7 +253,7 @@ class Side:
         return f"relay-{self.adapter._relay}-nats"
 
     async def agent(self, subject: str) -> None:
-        """Have an agent that writes down what it gets."""
+        """Add an agent that records its messages."""
         await self.relay.register_endpoint(subject)
 
         async def handle(envelope: Any) -> None:
@@ -271,7 +271,7 @@ async def side(
     clock: Clock | None = None,
     endpoints: Sequence[str] = (),
 ) -> AsyncIterator[Side]:
-    """Run a relay with a bridge; endpoints are there before the first message can come."""
+    """Run a relay with a bridge; the endpoints exist before the first message can arrive."""
     os.makedirs(directory, mode=0o700, exist_ok=True)
     async with RelayCore(directory, relay_config, clock) as relay:
         for subject in endpoints:

@@ -1,4 +1,4 @@
-"""Keys of users, and servers that know them: by nkey, and by JWTs that an operator and an account have signed."""
+"""User keys, and server settings that trust them: by nkey, and by JWTs that an operator and an account signed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Key:
         self.public: str = self._pair.public_key.decode()
 
     def sign(self, subject: Key, **claims: Any) -> str:
-        """Return a JWT that says these things of another key."""
+        """Return a JWT with claims about another key."""
         head = {"typ": "JWT", "alg": "ed25519-nkey"}
         body = {"jti": "x", "iat": 1_700_000_000, "iss": self.public, "sub": subject.public, "name": "test"}
         body["nats"] = {"version": 2, **claims}
@@ -35,7 +35,7 @@ def _encode(data: bytes) -> str:
 
 
 def creds_file(jwt: str, seed: str) -> str:
-    """Return what a .creds file holds, as nsc writes it."""
+    """Return the contents of a .creds file, as nsc writes it."""
     return (
         f"-----BEGIN NATS USER JWT-----\n{jwt}\n------END NATS USER JWT------\n\n"
         "************************* IMPORTANT *************************\n"

@@ -1,4 +1,4 @@
-"""A wire that can be cut: a proxy in front of a supervisor's socket, for tests of lost connections."""
+"""A proxy in front of a supervisor's socket that can drop connections and responses."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from relay_core.tasks import Tasks
 
 
 class Wire:
-    """Forward lines in both directions, until it is told to lose some."""
+    """Forward lines in both directions, and drop or hold some on demand."""
 
     def __init__(self, target: Path) -> None:
         self.target = target
         self.asked: list[str] = []
-        """The methods that were asked for, in order."""
+        """The requested methods, in order."""
         self.connections = 0
-        """How many were made in all."""
+        """Number of accepted connections."""
         self.cut_answers_to: dict[str, int] = {}
-        """How many answers to each method are swallowed; the connection is cut in their place."""
+        """How many responses to each method are dropped; the connection is cut instead."""
         self.held = asyncio.Event()
-        """Cleared, no answer passes."""
+        """While cleared, no response passes."""
         self.held.set()
         self.hold_answers_to: set[str] = set()
-        """Methods whose next answer clears `held` and waits for it, with all that would follow."""
+        """Methods whose next response clears `held` and waits for it, with everything after it."""
         self.tasks = Tasks()
         self._writers: set[asyncio.StreamWriter] = set()
 
@@ -54,12 +54,12 @@ class Wire:
                 group.create_task(self._ask(reader, onward, methods))
                 group.create_task(self._answer(onward_reader, writer, methods))
         finally:
-            for side in (writer, onward):
-                self._writers.discard(side)
-                side.transport.abort()
-            for side in (writer, onward):
+            for end in (writer, onward):
+                self._writers.discard(end)
+                end.transport.abort()
+            for end in (writer, onward):
                 with suppress(OSError):
-                    await side.wait_closed()
+                    await end.wait_closed()
 
     async def _ask(
         self, reader: asyncio.StreamReader, onward: asyncio.StreamWriter, methods: dict[object, str]
@@ -92,7 +92,7 @@ class Wire:
 
 @asynccontextmanager
 async def a_wire(target: Path) -> AsyncIterator[tuple[Path, Wire]]:
-    """Put a wire in front of a socket; its own lies beside it."""
+    """Put a proxy in front of a socket; its own socket is in the same directory."""
     path = target.with_name("wire.sock")
     wire = Wire(target)
     server = await asyncio.start_unix_server(wire.accept, path, limit=8 * 1024 * 1024)

@@ -1,14 +1,14 @@
-"""A Bot API server on loopback that behaves as Telegram's does, and misbehaves when told to.
+"""A Bot API server on loopback that behaves like Telegram's, with faults on demand.
 
 ::
 
     async with BotServer() as server:
-        server.send(chat_id=7, text="hello", user_id=7)   # a user writes to the bot
+        server.send(chat_id=7, text="hello", user_id=7)   # a person writes to the bot
         await server.wait_sent(1)                          # the bot has answered
         server.sent[0]["text"]                             # as people see it: without tags
 
-By hand: ``python -m tests.kit.servers.telegram [PORT]`` prints url and token, shows what the bot
-sends, and sends every line ``CHAT TEXT`` that is typed.
+By hand: ``python -m tests.kit.servers.telegram [PORT]`` prints URL and token, shows the bot's messages, and sends every
+line ``CHAT TEXT`` that is typed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import sys
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from html import unescape
-from types import TracebackType
 from typing import Any, Self
 
 from aiohttp import web
@@ -95,26 +94,26 @@ class BotServer:
         self.token = token
         self.url = ""
         self.sent: list[Params] = []
-        """What the bot has sent and has not been deleted or replaced: newest last, texts as people see them."""
+        """The bot's messages that have not been deleted: newest last, texts as people see them."""
         self.calls: list[tuple[str, Params]] = []
         """Every call with the right token, in order."""
         self.now: Callable[[], float] = lambda: 0.0
-        """What the time is, for `times`."""
+        """The clock for `times`."""
         self.times: list[float] = []
-        """When each of the calls came."""
+        """The time of each call."""
         self.edits: list[Params] = []
         self.deleted: list[int] = []
         self.files: dict[str, bytes] = {}
         self.webhook = False
         self.polls = 0
-        """Polls that are being held right now."""
+        """Pending polls."""
         self.most_polls = 0
         self._port = port
         self._updates: list[Params] = []
         self._next_update = 1000
         self._next_message = 1
         self._news = asyncio.Event()
-        """Set, and replaced, at whatever happens."""
+        """Set, and replaced, after every event."""
         self._poll = 0
         self._faults: defaultdict[str, list[str]] = defaultdict(list)
         self._always: dict[str, str] = {}
@@ -126,9 +125,7 @@ class BotServer:
         await self.up()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.down()
 
     async def up(self) -> None:
@@ -154,7 +151,7 @@ class BotServer:
             await self._runner.cleanup()
             self._runner = None
 
-    # What people do
+    # People's actions
 
     def send(self, chat_id: int, text: str | None = None, *, user_id: int | None = None, **more: Any) -> int:
         """Write to the bot, and return the number of the update; `more` is added to the message."""
@@ -189,12 +186,12 @@ class BotServer:
         await self.wait_for(lambda: len(self.sent) >= count, timeout=timeout)
 
     async def wait_for(self, holds: Callable[[], bool], *, timeout: float = 20.0) -> None:
-        """Wait until something holds; looked at after every call."""
+        """Wait until a condition holds; it is checked after every event."""
         async with asyncio.timeout(timeout):
             while not holds():
                 await self._news.wait()
 
-    # How it misbehaves
+    # Faults
 
     def misbehave(self, how: str, method: str = "sendMessage", *, times: int | None = None) -> None:
         """Do one of `FAULTS`, or ``slow``, ``garbage``, ``late`` (not before `behave`), ``cut``, ``dribble``."""
@@ -205,7 +202,7 @@ class BotServer:
 
     @property
     def has_faults(self) -> bool:
-        """Return True if some of the times are in the future."""
+        """Return True if some faults have not occurred yet."""
         return any(self._faults.values())
 
     def behave(self) -> None:

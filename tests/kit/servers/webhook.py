@@ -41,7 +41,7 @@ class Got:
 
 
 class Receiver:
-    """An HTTP server that keeps what it gets and answers as the test says."""
+    """An HTTP server that records requests and responds as the test says."""
 
     def __init__(self) -> None:
         self.got: list[Got] = []
@@ -80,7 +80,7 @@ async def a_receiver(tls: ssl.SSLContext | None = None) -> AsyncIterator[Receive
 
 
 def sign(body: bytes, *, id: str = "msg_1", now_ms: int, secret: str = SECRET) -> dict[str, str]:
-    """Return the headers that the reference implementation makes."""
+    """Return the headers of the reference implementation."""
     key = base64.b64decode(secret.removeprefix("whsec_")) if secret.startswith("whsec_") else secret.encode()
     when = datetime.fromtimestamp(now_ms // 1000, UTC)
     return {
@@ -92,7 +92,7 @@ def sign(body: bytes, *, id: str = "msg_1", now_ms: int, secret: str = SECRET) -
 
 
 class Sender:
-    """A sender of signed requests to an adapter."""
+    """A client that sends signed requests to an adapter."""
 
     def __init__(self, session: aiohttp.ClientSession, port: int, id: str, clock: Clock) -> None:
         self.url = f"http://127.0.0.1:{port}/webhooks/{id}"
@@ -107,7 +107,7 @@ class Sender:
         secret: str = SECRET,
         headers: Mapping[str, str | None] | None = None,
     ) -> tuple[int, dict[str, Any]]:
-        """Send a signed request, with some headers added, changed or (None) left out; return what comes back."""
+        """Send a signed request, with headers added, changed or (None) left out; return the response."""
         status, answer, _ = await self.send_in_full(body, id=id, secret=secret, headers=headers)
         return status, answer
 
@@ -140,7 +140,7 @@ async def a_sender(adapter: WebhookAdapter, clock: Clock | None = None) -> Async
 async def a_relay(
     data_dir: Path, clock: Clock | None = None, config: Mapping[str, Any] = UNLIMITED
 ) -> AsyncIterator[RelayCore]:
-    """Run a bus with an endpoint for what comes in."""
+    """Run a bus with an endpoint for inbound messages."""
     os.makedirs(data_dir, mode=0o700, exist_ok=True)
     async with RelayCore(data_dir, merge_config(RelayConfig(), dict(config)), clock) as relay:
         await relay.register_endpoint(SUBJECT)
@@ -150,7 +150,7 @@ async def a_relay(
 def a_webhook(
     inbound: Mapping[str, Any] | None = None, outbound: Mapping[str, Any] | None = None, id: str = "hook"
 ) -> WebhookAdapter:
-    """Return an adapter; what a part does not say is filled in."""
+    """Return an adapter, with defaults for missing keys."""
     config: dict[str, Any] = {}
     if inbound is not None:
         config["inbound"] = {"port": 0, "subject": SUBJECT, "secret": SECRET, **inbound}
@@ -161,5 +161,5 @@ def a_webhook(
 
 
 async def stored(relay: RelayCore, subject: str = SUBJECT) -> list[Any]:
-    """Return the payloads that wait at a subject, oldest first."""
+    """Return the waiting payloads of a subject, oldest first."""
     return [envelope.payload for envelope in await relay.inbox(subject, limit=1_000_000)]

@@ -123,7 +123,10 @@ async def test_the_enabled_adapters_run_and_get_mail(relay: RelayCore, home: Hom
     home.write(home.entry("b"), home.entry("a"), home.entry("off", enabled=False))
     async with hosted(relay, home, clock) as host:
         assert (await relay.publish(SUBJECT, "hi", sender=SENDER)).delivered_to == 2
-        found = [(one.id, one.type, one.enabled, one.problem, one.state and one.state.state) for one in host.states()]
+        found = [
+            (state.id, state.type, state.enabled, state.problem, state.state and state.state.state)
+            for state in host.states()
+        ]
         assert found == [
             ("a", "plugins/diary.py", True, None, "connected"),
             ("b", "plugins/diary.py", True, None, "connected"),
@@ -165,7 +168,7 @@ BAD: list[Any] = [
     pytest.param(
         {"id": "x", "path": "plugins/diary.py", "config": {"diary": "d", "note": "exits", "password": CANARY}},
         "x",
-        "it cannot be made: SystemExit: ***",
+        "it cannot be created: SystemExit: ***",
         id="exits",
     ),
 ]
@@ -280,13 +283,13 @@ async def test_probes_that_fail_restarts_and_reloads_are_logged(
         assert "adapters.json was read: 1 of 2 adapters are enabled" in caplog.messages
         home.mark("a", "sick")
         await probe(clock)
-        assert any(one.startswith("adapter a: the health probe failed: ") for one in caplog.messages)
+        assert any(line.startswith("adapter a: the health probe failed: ") for line in caplog.messages)
         await probe(clock)
-        assert "adapter a was in error at 2 probes in a row: it is restarted" in caplog.messages
+        assert "adapter a was in error at 2 probes in a row: restarting it" in caplog.messages
         await until(lambda: "adapter a was restarted" in caplog.messages)
         home.file.write_text("{")
         await host.reload()
-        assert any("adapters.json" in one.message for one in caplog.records if one.levelname == "ERROR")
+        assert any("adapters.json" in record.message for record in caplog.records if record.levelname == "ERROR")
 
 
 async def test_leaving_ends_the_tries_and_the_probes(relay: RelayCore, home: Home, clock: ProbeClock) -> None:
@@ -324,7 +327,7 @@ async def test_a_plugin_that_hangs_as_it_is_loaded_is_given_up(
     home.plugin.write_text(f"with open({str(pipe)!r}) as pipe: pipe.read()")
     home.write(home.entry("a"))
     async with hosted(relay, home, clock) as host:
-        assert state_of(host).problem == "its type was not loaded within 0.05 s: look at what it does"
+        assert state_of(host).problem == "its type was not loaded within 0.05 s: check what it does"
         assert state_of(host).retry_at is None
     pipe.open("w").close()  # lets the thread go
 
@@ -338,7 +341,7 @@ async def test_an_adapter_in_error_twice_in_a_row_is_restarted(relay: RelayCore,
         sick = home.mark("a", "sick")
         await probe(clock)
         sick.unlink()
-        await probe(clock)  # well again: the count begins anew
+        await probe(clock)  # healthy again: the count restarts
         home.mark("a", "sick")
         await probe(clock)
         state = state_of(host).state
@@ -367,7 +370,7 @@ async def test_a_restart_that_fails_leaves_the_old_one_and_is_tried_again(
         await probe(clock)
         await until(lambda: state_of(host).retry_at == clock.now_ms() + 1000)
         state = state_of(host)
-        assert "the one that runs stays in place" in str(state.problem)
+        assert "the running adapter stays in place" in str(state.problem)
         assert (state.state is not None, state.restarts) == (True, 0)
         clock.advance(1)
         await until(lambda: state_of(host).retry_at == clock.now_ms() + 2000)
@@ -459,7 +462,7 @@ adapter = Keeper
 """
 
 
-async def test_a_secret_by_reference_is_known_and_shown_to_nobody(
+async def test_a_secret_by_reference_is_resolved_and_never_shown(
     relay: RelayCore, home: Home, clock: ProbeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KEEPERS_TOKEN", CANARY)
@@ -501,7 +504,7 @@ async def test_a_secret_that_is_not_there_is_a_problem_and_the_running_one_stays
         state = state_of(host)
         assert state.problem == (
             "config.token is not valid: the environment has no MISSPELT (set it where the supervisor is started); "
-            "the one that runs stays in place"
+            "the running adapter stays in place"
         )
         assert state.state is not None
         assert state.state.state == "connected"
@@ -604,7 +607,7 @@ async def test_a_change_that_is_refused_leaves_the_running_one_alone(
         await host.reload()
         state = state_of(host)
         assert problem in str(state.problem)
-        assert "the one that runs stays in place" in str(state.problem)
+        assert "the running adapter stays in place" in str(state.problem)
         assert (state.state is not None, state.retry_at) == (True, None)
         home.write(entry)
         await host.reload()
@@ -620,7 +623,7 @@ async def test_a_change_that_does_not_start_leaves_the_running_one_and_is_tried_
         unstartable = home.mark("a", "unstartable")
         home.write(home.entry("a", note="new"))
         await host.reload()
-        assert "the one that runs stays in place" in str(state_of(host).problem)
+        assert "the running adapter stays in place" in str(state_of(host).problem)
         await relay.publish(SUBJECT, "hi", sender=SENDER)
         assert home.diary("a")[-1] == "deliver hi old v1"
         unstartable.unlink()
@@ -660,7 +663,7 @@ async def test_a_named_reload_that_does_not_start_is_tried_again(
         await host.reload("a")
         clock.advance(1)
         await until(lambda: state_of(host).retry_at == clock.now_ms() + 2000)
-        assert "the one that runs stays in place" in str(state_of(host).problem)
+        assert "the running adapter stays in place" in str(state_of(host).problem)
         unstartable.unlink()
         clock.advance(2)
         await until(lambda: state_of(host).problem is None)
@@ -753,7 +756,7 @@ async def test_a_reload_is_finished_although_its_caller_goes_away(
         assert state_of(host).problem is None
 
 
-async def test_whoever_waits_for_a_reload_is_told_when_the_host_is_left(
+async def test_a_caller_that_waits_for_a_reload_is_told_when_the_host_is_left(
     relay: RelayCore, home: Home, clock: ProbeClock
 ) -> None:
     home.write(home.entry("a"))
@@ -782,7 +785,7 @@ async def test_an_adapter_that_was_not_configured_is_let_be(relay: RelayCore, ho
         assert [state.id for state in relay.adapters()] == ["a"]
 
 
-async def test_an_adapter_that_somebody_else_removed_comes_back(
+async def test_an_adapter_that_was_removed_from_the_bus_comes_back(
     relay: RelayCore, home: Home, clock: ProbeClock
 ) -> None:
     home.write(home.entry("a"))

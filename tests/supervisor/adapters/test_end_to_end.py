@@ -82,7 +82,7 @@ async def test_a_supervisor_that_is_killed_on_the_way_loses_and_doubles_nothing(
         (session,) = {event["session"] for event in journal.events("prompt")}
         daemon.send(signal.SIGKILL)
         await daemon.process.wait()
-        server.send(PERSON, "third", user_id=PERSON)  # while nobody is there
+        server.send(PERSON, "third", user_id=PERSON)  # while nothing runs
         await daemon.start()
         await until(lambda: {"echo: second", "echo: third"} <= set(texts(server)) and len(server.sent) == 4)
         (told,) = [text for text in texts(server) if not text.startswith("echo: ")]

@@ -84,7 +84,7 @@ def test_bindings_that_are_no_list_are_none(path: Path) -> None:
         pytest.param("", "is not JSON", id="empty"),
         pytest.param("[]", "must hold one JSON object", id="a list"),
         pytest.param('{"adapters": {}}', "adapters must be a list", id="adapters an object"),
-        pytest.param('{"adapters": [{"id": NaN}]}', "NaN is no number of JSON", id="NaN"),
+        pytest.param('{"adapters": [{"id": NaN}]}', "NaN is not a JSON number", id="NaN"),
         pytest.param('{"adaptors": []}', "unknown key 'adaptors', did you mean 'adapters'?", id="misspelt"),
         pytest.param("[" * 100_000, "nested too deeply", id="deep"),
     ],
@@ -141,7 +141,7 @@ def test_a_bad_entry_is_reported_without_its_values_and_costs_no_other(
         bad = {"config": {"token": CANARY}, **bad}
     write(path, {"adapters": [{"id": "good", "type": "t"}, bad, {"id": "last", "type": "t"}]})
     first, found, last = entries(path)
-    assert [(one.id, one.problem) for one in (first, last)] == [("good", None), ("last", None)]
+    assert [(entry.id, entry.problem) for entry in (first, last)] == [("good", None), ("last", None)]
     assert found.id == id
     assert problem in str(found.problem)
     assert CANARY not in str(found.problem)
@@ -199,5 +199,5 @@ def test_only_an_entry_that_is_there_can_be_switched(path: Path) -> None:
     path.write_text(DOCUMENT)
     with pytest.raises(NotFound, match=r"no adapter c in adapters\.json; there are: #1, a, b"):
         set_enabled(path, "c", True)
-    with pytest.raises(ConfigError, match="entry #1 is no object"):
+    with pytest.raises(ConfigError, match="entry #1 is not an object"):
         set_enabled(path, "#1", True)

@@ -15,7 +15,7 @@ from relay_core.adapters.validation import read_shape
 from relay_core.errors import ConfigError
 from relay_supervisor.adapters import loading
 from relay_supervisor.adapters.file import Entry
-from relay_supervisor.adapters.loading import blot_out, find_type, prepare
+from relay_supervisor.adapters.loading import find_type, prepare, redact_values
 from relay_supervisor.observability.redaction import redact_text
 from relay_supervisor.observability.secrets import SecretRedactor
 from tests.kit.adapters import DIARY_PLUGIN
@@ -134,8 +134,8 @@ def test_a_plugin_is_looked_for_from_the_data_directory_or_by_its_whole_path(plu
 
 
 def test_a_plugin_is_run_anew_each_time_and_the_last_good_one_stays_known(plugin: Path, data_dir: Path) -> None:
-    one, other = (prepare(entry(plugin, config={"diary": "d"}), data_dir, SecretRedactor()).make() for _ in range(2))
-    assert type(one) is not type(other)
+    first, other = (prepare(entry(plugin, config={"diary": "d"}), data_dir, SecretRedactor()).make() for _ in range(2))
+    assert type(first) is not type(other)
     plugin.write_text("broken =")
     assert "cannot be run: SyntaxError" in refusal(entry(plugin), data_dir)
     assert sys.modules[type(other).__module__].adapter is type(other)
@@ -160,10 +160,10 @@ def test_a_function_may_make_the_adapter(plugin: Path, data_dir: Path) -> None:
         pytest.param("1 / 0", "cannot be run: ZeroDivisionError: division by zero", id="raises"),
         pytest.param("import sys; sys.exit(1)", "cannot be run: SystemExit: 1", id="exits"),
         pytest.param("Adapter = object", "adapter must be a class or a function", id="no adapter"),
-        pytest.param("adapter = object", "it cannot be made: TypeError", id="takes no arguments"),
+        pytest.param("adapter = object", "it cannot be created: TypeError", id="takes no arguments"),
         pytest.param("def adapter(id, config): return object()", "an adapter's id must be one", id="no adapter made"),
-        pytest.param(MINIMAL.replace("= id,", "= 'y',"), "it calls itself y", id="another id"),
-        pytest.param(f"{MINIMAL}    config_model = dict\n", "its config_model is no pydantic model", id="model"),
+        pytest.param(MINIMAL.replace("= id,", "= 'y',"), "its id is y", id="another id"),
+        pytest.param(f"{MINIMAL}    config_model = dict\n", "its config_model is not a pydantic model", id="model"),
     ],
 )
 def test_a_plugin_that_is_no_adapter_is_refused(code: str, problem: str, plugin: Path, data_dir: Path) -> None:
@@ -177,8 +177,8 @@ def test_a_path_that_leads_nowhere_is_refused(plugin: Path, data_dir: Path) -> N
     loop.symlink_to(loop)
     problems = {
         "gone.py": "No such file",
-        "plugins": "is no file",
-        "pipe": "is no file",
+        "plugins": "is not a file",
+        "pipe": "is not a file",
         "a\0b": "cannot read the plugin",
         "loop": "cannot read the plugin",
     }
@@ -203,7 +203,7 @@ def test_a_plugin_in_a_directory_that_others_can_write_is_not_run(plugin: Path, 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
-def test_a_plugin_of_somebody_else_is_not_run(plugin: Path, data_dir: Path) -> None:
+def test_a_plugin_of_another_user_is_not_run(plugin: Path, data_dir: Path) -> None:
     os.chown(plugin, 12345, -1)
     assert "belongs to uid 12345, not to you or to root" in refusal(entry(plugin), data_dir)
 
@@ -230,12 +230,12 @@ def test_a_plugin_of_somebody_else_is_not_run(plugin: Path, data_dir: Path) -> N
         pytest.param({"diary": 1, "pages": "a", "note": 2, "more": 3}, "; and 1 more", id="many"),
         pytest.param(
             {"diary": "d", "password": CANARY, "note": "unmakeable"},
-            "it cannot be made: ValueError: *** opens nothing",
+            "it cannot be created: ValueError: *** opens nothing",
             id="quoted by the adapter",
         ),
         pytest.param(
             {"diary": "d", "password": CANARY, "note": "exits"},
-            "it cannot be made: SystemExit: *** opens nothing",
+            "it cannot be created: SystemExit: *** opens nothing",
             id="the adapter exits",
         ),
     ],
@@ -277,4 +277,4 @@ def test_what_is_wrong_with_a_secret_is_whole_in_the_log(type: str, config: dict
     ],
 )
 def test_texts_of_the_config_are_blotted_out(text: str, secret: str, shown: str) -> None:
-    assert blot_out(text, {"deep": [{"token": secret}]}) == shown
+    assert redact_values(text, {"deep": [{"token": secret}]}) == shown

@@ -1,4 +1,4 @@
-"""Through the socket, too, nobody writes to a person who is not bound to them."""
+"""Over the socket, too, no client can write to a person who is not bound to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A bus with agents whose program is `fake_cli`, and somebody who asks them."""
+"""A bus with agents whose program is `fake_cli`, and a client that asks them."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Bench:
 
 
 class Frame:
-    """Somebody who asks agents, and hears what comes back."""
+    """A client that asks agents, and records the answers."""
 
     def __init__(self, relay: RelayCore) -> None:
         self.relay = relay

@@ -51,7 +51,9 @@ class Program:
 
     def run(self) -> int:
         """Serve until stdin ends."""
-        resume = next((one.partition("=")[2] for one in self.arguments if one.startswith("--resume=")), None)
+        resume = next(
+            (argument.partition("=")[2] for argument in self.arguments if argument.startswith("--resume=")), None
+        )
         self.note("start", argv=self.arguments, env=dict(os.environ), cwd=os.getcwd(), pid=os.getpid(), resume=resume)
         if resume is not None:
             if resume not in self.known_sessions():
@@ -259,7 +261,7 @@ class Program:
 
     def do_limit(self, argument: str) -> None:
         """Be refused by the API: at once; ``late``, with something said before; or ``once``, the first time only."""
-        if argument == "once" and any("limited" in one for one in self.known_sessions()):
+        if argument == "once" and any("limited" in session for session in self.known_sessions()):
             self.result("no limit any more")
             return
         with open(self.sessions_path, "a") as file:

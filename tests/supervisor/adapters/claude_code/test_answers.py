@@ -1,4 +1,4 @@
-"""An answer that somebody has paid for is not lost: it waits for who is busy, and a failure says where it is."""
+"""An answer is not lost: it waits for a busy consumer, and a failure says where it is."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from relay_core import Binding, CircuitState, RateLimitConfig, RelayConfig, Reli
 from relay_core.config import BackpressureConfig
 from relay_core.messages.subjects import subject_hash
 from relay_core.testing import FakeClock
-from relay_supervisor.adapters.claude_code.answer import KEPT_CHARS, LONGEST_PAUSE_SECS, beginning
+from relay_supervisor.adapters.claude_code.answer import KEPT_CHARS, LONGEST_PAUSE_SECS, excerpt
 from tests.kit.adapters import SampleAdapter
 from tests.kit.waiting import advance_until, until
 from tests.supervisor.adapters.claude_code.bench import DESK, Bench, Frame
@@ -101,7 +101,7 @@ async def test_an_answer_waits_for_a_disk_that_refuses(bench: Bench, clock: Fake
 @pytest.mark.parametrize(
     ("budget", "waits"), [({}, 120), ({"ttl": 50_000}, 50)], ids=["the turn's time", "the message's life"]
 )
-async def test_an_answer_that_nobody_takes_in_time_is_a_failure_that_keeps_its_beginning(
+async def test_an_answer_that_is_not_accepted_in_time_is_a_failure_that_keeps_its_beginning(
     bench: Bench, clock: FakeClock, budget: dict[str, int], waits: int
 ) -> None:
     began = clock.monotonic()
@@ -153,17 +153,17 @@ async def test_what_is_kept_of_an_answer_shows_no_secret(bench: Bench, clock: Fa
     ],
     ids=["short", "just so", "long", "a long word", "one word"],
 )
-def test_a_beginning_has_no_half_of_a_word(text: str, kept: str) -> None:
-    assert beginning(text) == kept
+def test_an_excerpt_ends_between_words(text: str, kept: str) -> None:
+    assert excerpt(text) == kept
 
 
-async def test_an_answer_that_nobody_is_there_for_is_a_failure_at_once_and_kept_by_the_bus(bench: Bench) -> None:
+async def test_an_answer_without_a_consumer_is_a_failure_at_once_and_kept_by_the_bus(bench: Bench) -> None:
     async with bench.run() as desk:
         await desk.send("hello", reply_to="relay.test.nobody")
         await desk.relay.idle()
         letters = {letter.code: letter for letter in await desk.relay.dead_letters()}
         assert letters.keys() == {"adapter_failed", "no_match"}
-        assert "did not reach relay.test.nobody: nobody takes messages there" in letters["adapter_failed"].reason
+        assert "did not reach relay.test.nobody: it has no consumer" in letters["adapter_failed"].reason
         assert "echo: hello" not in letters["adapter_failed"].reason
 
 
@@ -191,7 +191,7 @@ async def ask_for(desk: Frame, sender: str, *bindings: Binding) -> tuple[Chat, l
     return chat, signals
 
 
-@pytest.mark.parametrize("sender", [DESK, PERSON], ids=["somebody else asked", "the person asked"])
+@pytest.mark.parametrize("sender", [DESK, PERSON], ids=["another client asked", "the person asked"])
 async def test_a_person_who_is_not_bound_gets_neither_answer_nor_progress(bench: Bench, sender: str) -> None:
     async with bench.run() as desk:
         chat, signals = await ask_for(desk, sender, Binding(chat=PERSON, agent="relay.agent.other", start="both"))

@@ -28,13 +28,13 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "a tool that is an option": ({}, {"allowedTools": ["--danger"]}, "pattern"),
     "two tools in one": ({}, {"allowedTools": ["Read,Bash"]}, "pattern"),
     "a model that is an option": ({}, {"model": "--danger"}, "pattern"),
-    "a variable without a name": ({}, {"env": {"A=B": "x"}}, "is no name of a variable"),
+    "a variable without a name": ({}, {"env": {"A=B": "x"}}, "is not a variable name"),
     "a variable that is not there": ({}, {"env": {"A": "env:NO_SUCH_VARIABLE_AT_ALL"}}, "set it where"),
     "no turns": ({}, {"maxTurns": 0}, "greater than or equal to 1"),
     "no time": ({"turnTimeoutSecs": 0}, {}, "greater than 0"),
     "endless time": ({"idleSecs": 1e9}, {}, "less than or equal to"),
-    "nobody at once": ({"maxConcurrent": 0}, {}, "greater than or equal to 1"),
-    "a program somewhere": ({"cliPath": "claude"}, {}, "command -v claude"),
+    "none at once": ({"maxConcurrent": 0}, {}, "greater than or equal to 1"),
+    "a program somewhere": ({"cliPath": "claude"}, {}, "must be an absolute path"),
 }
 
 

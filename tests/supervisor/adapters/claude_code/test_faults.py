@@ -19,11 +19,11 @@ FAULTS = {
     "out of turns": ("!maxturns", "no answer within 4 model turns: raise maxTurns"),
     "crash": ("!exit 3", "Claude Code ended with exit code 3 before the result"),
     "clean exit": ("!exit 0", "Claude Code ended before the result"),
-    "half a message": ("!garbage", "sent a message that cannot be read"),
-    "malformed message": ("!malformed", "sent a message that cannot be read"),
+    "half a message": ("!garbage", "sent a message that cannot be parsed"),
+    "malformed message": ("!malformed", "sent a message that cannot be parsed"),
     "not logged in": ("!auth", "not logged in: run 'claude'"),
     "server error": ("!api 500", "(500)"),
-    "limit after work": ("!limit late", "not tried again by itself"),
+    "limit after work": ("!limit late", "so it is not retried"),
 }
 
 
@@ -42,7 +42,9 @@ async def test_a_turn_that_fails_is_one_failure_and_the_next_one_works(
         assert notice.payload["correlationId"] == "c-1"
         assert notice.payload["platformData"]["messageId"] == message_id
         assert [
-            one.consecutive_failures for one in desk.relay.breakers() if one.subject == "relay.adapter.claude.a"
+            breaker.consecutive_failures
+            for breaker in desk.relay.breakers()
+            if breaker.subject == "relay.adapter.claude.a"
         ] == [1]
         assert await desk.ask("hello") == "echo: hello"
         assert (
@@ -111,7 +113,7 @@ async def test_an_agent_that_keeps_failing_opens_its_own_breaker_alone(bench: Be
 async def test_a_working_directory_that_is_gone_is_said_so_until_it_is_back(bench: Bench) -> None:
     async with bench.run() as desk:
         bench.work.rmdir()
-        assert f"the directory {bench.work} is not there, or may not be entered: create it" in await desk.ask("hello")
+        assert f"the directory {bench.work} does not exist or is not accessible: create it" in await desk.ask("hello")
         assert bench.starts == []
         bench.work.mkdir()
         assert await desk.ask("hello") == "echo: hello"
@@ -125,7 +127,7 @@ async def test_a_disk_that_does_not_take_the_sessions_id_fails_that_delivery_alo
         await desk.relay.idle()
         ((code, reason),) = await desk.letters()
         assert code == "adapter_failed"
-        assert "the session could not be written down" in reason
+        assert "the session id could not be saved" in reason
         await until(lambda: is_gone(bench.starts[0]["pid"]))
         path.rmdir()
         assert await desk.ask("hello") == "echo: hello"
@@ -137,7 +139,7 @@ async def test_a_disk_that_does_not_take_the_sessions_id_fails_that_delivery_alo
     [
         (None, "there is no Claude Code program"),
         ("#!/bin/sh\necho 2.1.247\n", "too old to take messages verbatim: run 'claude update'"),
-        ("#!/bin/sh\necho hello\n", "does not tell a version"),
+        ("#!/bin/sh\necho hello\n", "prints no version"),
         ("#!/bin/sh\nexit 3\n", "exit code 3"),
         ("#!/nowhere/at/all\n", "cannot be run"),
     ],

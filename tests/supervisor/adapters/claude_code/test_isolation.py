@@ -26,7 +26,7 @@ async def argv_of(bench: Bench, **settings: Any) -> list[str]:
     return argv
 
 
-async def test_by_default_there_is_no_tool_nobody_is_asked_and_no_settings_are_read(bench: Bench) -> None:
+async def test_by_default_there_is_no_tool_no_prompt_and_no_settings(bench: Bench) -> None:
     argv = await argv_of(bench)
     assert value_of(argv, "--tools") == ""
     assert value_of(argv, "--permission-mode") == "dontAsk"
@@ -159,8 +159,9 @@ def envelope(payload: Any, reply_to: str | None = DESK) -> Envelope:
     )
 
 
-def test_a_prompt_says_who_wrote_and_where_the_answer_goes() -> None:
-    assert write_prompt(envelope({"content": "hello"}), boundary="c0de").splitlines() == [
+def test_a_prompt_says_who_wrote_and_where_the_answer_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("relay_supervisor.adapters.claude_code.prompt.token_hex", lambda count: "c0de")
+    assert write_prompt(envelope({"content": "hello"})).splitlines() == [
         "A message from Relay.",
         "from: relay.test.desk",
         "to: relay.agent.a (you)",
@@ -191,13 +192,13 @@ def test_any_payload_can_be_read(payload: Any, text: str) -> None:
     assert f">>>\n{text}\n<<<end" in write_prompt(envelope(payload))
 
 
-def test_each_prompt_has_a_boundary_that_nobody_can_guess() -> None:
+def test_each_prompt_has_a_random_boundary() -> None:
     prompts = {write_prompt(envelope("hello")) for _ in range(50)}
     assert len(prompts) == 50
 
 
-def test_without_reply_to_the_agent_knows_that_nobody_waits() -> None:
-    assert "answer: nobody is waiting" in write_prompt(envelope("hello", None))
+def test_without_reply_to_the_agent_knows_that_no_reply_was_requested() -> None:
+    assert "answer: no reply was requested" in write_prompt(envelope("hello", None))
 
 
 def test_the_script_that_launches_is_ours_alone(tmp_path: Path) -> None:

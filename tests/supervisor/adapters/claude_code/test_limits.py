@@ -83,5 +83,5 @@ async def test_a_message_without_a_call_left_is_refused_unread(bench: Bench) -> 
         await desk.send("hello", budget={"callBudgetRemaining": 1})
         await desk.relay.idle()
         ((_, reason),) = await desk.letters()
-        assert "no call left for the agent to work with (call_budget)" in reason
+        assert "call budget is used up (call_budget)" in reason
         assert bench.starts == []

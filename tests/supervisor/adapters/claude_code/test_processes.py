@@ -27,7 +27,7 @@ def parent_of(pid: int) -> int:
 
 @asynccontextmanager
 async def killed_by_the_test(bench: Bench, message: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run a bus with an agent in a process of its own that has been sent a message."""
+    """Run a bus with an agent in a separate process that has been sent a message."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",

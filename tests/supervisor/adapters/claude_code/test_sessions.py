@@ -69,7 +69,7 @@ async def test_a_session_that_is_gone_is_replaced_once_and_the_trace_says_so(ben
         await desk.relay.idle()
         assert desk.contents == ["echo: two"]
         (detail,) = await desk.details(message_id)
-        assert detail.startswith("the session was gone, so a new one was begun; session ")
+        assert detail.startswith("the session was gone, so a new one was started; session ")
     assert bench.prompts == ["one", "two"]
     assert [start["resume"] for start in bench.starts] == [None, bench.starts[0]["session"], None]
 
@@ -113,7 +113,7 @@ async def test_an_idle_program_is_closed_and_the_next_turn_resumes(bench: Bench,
         assert bench.starts[1]["resume"] == bench.starts[0]["session"]
 
 
-async def test_a_program_that_died_between_turns_is_started_anew(bench: Bench) -> None:
+async def test_a_program_that_died_between_turns_is_started_again(bench: Bench) -> None:
     async with bench.run() as desk:
         await desk.ask("one")
         os.kill(bench.starts[0]["pid"], signal.SIGKILL)

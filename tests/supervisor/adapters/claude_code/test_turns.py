@@ -177,7 +177,7 @@ async def test_an_answer_reaches_another_agent_of_the_same_adapter(bench: Bench)
     ("budget", "why"),
     [
         ({"maxHops": 1}, "max hops exceeded"),
-        ({"callBudgetRemaining": 1}, "no call left"),
+        ({"callBudgetRemaining": 1}, "call budget is used up"),
     ],
     ids=["out of hops", "out of calls"],
 )
@@ -252,7 +252,7 @@ async def test_what_a_background_task_says_into_the_next_turn_is_not_that_turns(
         assert told(desk) == []
 
 
-async def test_a_replayed_message_is_answered_anew(bench: Bench) -> None:
+async def test_a_replayed_message_is_answered_again(bench: Bench) -> None:
     gate = bench.directory / "gate"
     async with bench.run() as desk:
         await desk.ask(f"!refuse-until {gate}")
@@ -264,7 +264,7 @@ async def test_a_replayed_message_is_answered_anew(bench: Bench) -> None:
         assert desk.contents[1] == "accepted"
 
 
-async def test_a_replay_whose_first_answer_nobody_took_is_answered_anew(bench: Bench) -> None:
+async def test_a_replay_whose_first_answer_was_refused_is_answered_again(bench: Bench) -> None:
     late: list[str] = []
 
     async def hear(envelope: Envelope) -> None:

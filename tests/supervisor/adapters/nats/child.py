@@ -1,4 +1,4 @@
-"""A relay with a bridge in a process of its own, to be killed: DATA_DIR CONFIG.
+"""A relay with a bridge in a separate process, to be killed: DATA_DIR CONFIG.
 
 It takes orders from stdin: ``publish SUBJECT JSON`` publishes. It says ``ready`` once the bridge is connected.
 """

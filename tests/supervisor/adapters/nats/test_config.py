@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from relay_core.errors import ConfigError
 from relay_supervisor.adapters.nats.config import NatsConfig
-from relay_supervisor.adapters.nats.identity import FILE, relay_id
+from relay_supervisor.adapters.nats.files import RELAY_ID, relay_id
 
 GOOD: dict[str, Any] = {"servers": ["nats://10.0.0.1:4222"], "export": ["relay.agent.>"]}
 
@@ -23,12 +23,12 @@ GOOD: dict[str, Any] = {"servers": ["nats://10.0.0.1:4222"], "export": ["relay.a
         pytest.param({"servers": ["nats://ann:hunter22@host:4222"]}, "use user and password", id="inline-password"),
         pytest.param({"servers": ["nats://hunter22@host:4222"]}, "use user and password", id="inline-token"),
         pytest.param({"servers": ["http://host"]}, "nats://HOST:PORT", id="other-scheme"),
-        pytest.param({"servers": ["nats://host:70000"]}, "is no URL", id="impossible-port"),
+        pytest.param({"servers": ["nats://host:70000"]}, "is not a URL", id="impossible-port"),
         pytest.param({"servers": ["nats://"]}, "nats://HOST:PORT", id="no-host"),
-        pytest.param({"export": []}, "needs something to do", id="nothing-to-do"),
+        pytest.param({"export": []}, "must import or export something", id="nothing-to-do"),
         pytest.param({"export": ["relay..x"]}, "empty token", id="bad-pattern"),
-        pytest.param({"export": ["relay.system.>"]}, "the bus's own", id="system"),
-        pytest.param({"import": ["relay.adapter.x"]}, "the bus's own", id="adapters"),
+        pytest.param({"export": ["relay.system.>"]}, "belongs to the bus", id="system"),
+        pytest.param({"import": ["relay.adapter.x"]}, "belongs to the bus", id="adapters"),
         pytest.param({"stream": "A.B"}, "pattern", id="stream-name"),
         pytest.param({"durable": "a b"}, "pattern", id="durable-name"),
         pytest.param({"prefix": "team.*"}, "subject tokens", id="prefix"),
@@ -48,7 +48,7 @@ def test_a_bad_config_is_refused_with_a_remedy_and_no_secret(keys: dict[str, Any
 
     # What the loader shows of it: neither the input nor the context.
     shown = " ".join(
-        one["msg"] for one in caught.value.errors(include_url=False, include_context=False, include_input=False)
+        left["msg"] for left in caught.value.errors(include_url=False, include_context=False, include_input=False)
     )
     assert text in shown
     assert "hunter22" not in shown
@@ -89,7 +89,7 @@ def test_a_relay_keeps_its_name(tmp_path: Path) -> None:
     name = relay_id(tmp_path)
 
     assert relay_id(tmp_path) == name
-    assert (tmp_path / FILE).stat().st_mode & 0o077 == 0
+    assert (tmp_path / RELAY_ID).stat().st_mode & 0o077 == 0
 
 
 def test_bridges_that_start_at_once_agree_on_the_name(tmp_path: Path) -> None:
@@ -97,11 +97,11 @@ def test_bridges_that_start_at_once_agree_on_the_name(tmp_path: Path) -> None:
         names = list(pool.map(relay_id, [tmp_path] * 16))
 
     assert len(set(names)) == 1
-    assert [path.name for path in tmp_path.iterdir()] == [FILE]
+    assert [path.name for path in tmp_path.iterdir()] == [RELAY_ID]
 
 
 def test_a_spoilt_name_is_an_error_with_a_remedy(tmp_path: Path) -> None:
-    (tmp_path / FILE).write_text("no.such thing")
+    (tmp_path / RELAY_ID).write_text("no.such thing")
 
     with pytest.raises(ConfigError, match="remove it"):
         relay_id(tmp_path)

@@ -13,7 +13,7 @@ from nats.aio.msg import Msg
 
 from relay_core import RelayError
 from relay_core.testing import FakeClock
-from relay_supervisor.adapters.nats.position import Position, read_position, write_position
+from relay_supervisor.adapters.nats.files import Position, read_position, write_position
 from tests.kit.servers.nats import NatsServer, Side, config, settled, side
 from tests.kit.waiting import until
 
@@ -35,9 +35,9 @@ def payloads(of: Side) -> list[Any]:
 @pytest.mark.parametrize(
     ("settings", "fault"),
     [
-        pytest.param({"ack_policy": "none"}, "each message acknowledged", id="no-acks"),
-        pytest.param({"ack_policy": "all"}, "each message acknowledged", id="acks-in-heaps"),
-        pytest.param({"headers_only": True}, "headers without their messages", id="headers-only"),
+        pytest.param({"ack_policy": "none"}, "acknowledgement of each message", id="no-acks"),
+        pytest.param({"ack_policy": "all"}, "acknowledgement of each message", id="acks-in-heaps"),
+        pytest.param({"headers_only": True}, "headers without bodies", id="headers-only"),
         pytest.param({"deliver_subject": "elsewhere"}, "is a push consumer", id="push"),
     ],
 )
@@ -66,10 +66,10 @@ async def test_a_consumers_limits_on_requests_are_lifted(
 
         await client.subscribe("$JS.API.CONSUMER.MSG.NEXT.>", cb=hear)
         await client.flush()
-        async with side(tmp_path / "1", config(server, durable="tight")) as one:
-            await one.agent("relay.agent.x")
+        async with side(tmp_path / "1", config(server, durable="tight")) as left:
+            await left.agent("relay.agent.x")
             await client.jetstream().publish("relay.agent.x", b"1")
-            await until(lambda: payloads(one) == [1])
+            await until(lambda: payloads(left) == [1])
             await client.flush()
             assert len(asked) == 1
 
@@ -83,24 +83,24 @@ async def test_a_consumer_that_is_removed_while_the_relay_is_away_goes_on_where_
             await other.relay.publish("relay.agent.x", what, sender="relay.agent.a")
 
         await say("before it joined")
-        async with side(tmp_path / "1", config(server)) as one:
-            durable = one.durable
+        async with side(tmp_path / "1", config(server)) as left:
+            durable = left.durable
         await say("while it was away")
         await client.jetstream().delete_consumer("RELAY", durable)
         await say("after its consumer was removed")
 
-        async with side(tmp_path / "1", config(server), endpoints=["relay.agent.x"]) as one:
-            await one.agent("relay.agent.x")
-            await settled(client, one)
-            await until(lambda: len(one.got) >= 2)
-            assert payloads(one) == ["while it was away", "after its consumer was removed"]
+        async with side(tmp_path / "1", config(server), endpoints=["relay.agent.x"]) as left:
+            await left.agent("relay.agent.x")
+            await settled(client, left)
+            await until(lambda: len(left.got) >= 2)
+            assert payloads(left) == ["while it was away", "after its consumer was removed"]
 
 
 async def test_where_it_begins_is_written_down_before_it_has_started(server: NatsServer, tmp_path: Path) -> None:
-    async with side(tmp_path / "1", config(server)) as one:
+    async with side(tmp_path / "1", config(server)) as left:
         position = read_position(tmp_path / "1/adapters/nats")
         assert position is not None
-        assert (position.durable, position.settled) == (one.durable, 0)
+        assert (position.durable, position.settled) == (left.durable, 0)
 
 
 async def test_how_far_it_has_come_is_written_down_and_what_comes_again_is_known(
@@ -113,12 +113,12 @@ async def test_how_far_it_has_come_is_written_down_and_what_comes_again_is_known
         return position.settled if position is not None else -1
 
     async with server.client() as client:
-        async with side(tmp_path / "1", config(server), clock=clock, endpoints=["relay.agent.x"]) as one:
-            await one.agent("relay.agent.x")
+        async with side(tmp_path / "1", config(server), clock=clock, endpoints=["relay.agent.x"]) as left:
+            await left.agent("relay.agent.x")
             await until(lambda: written() == 0)
             for n in range(3):
                 await client.jetstream().publish("relay.agent.x", b"%d" % n)
-            await settled(client, one)
+            await settled(client, left)
             assert written() == 0
             for _ in range(1000):
                 clock.advance(10)
@@ -130,13 +130,13 @@ async def test_how_far_it_has_come_is_written_down_and_what_comes_again_is_known
         assert position is not None
         # As if it had been killed before the last ones were written down.
         write_position(place, position.model_copy(update={"settled": 1}))
-        await client.jetstream().delete_consumer("RELAY", one.durable)
-        async with side(tmp_path / "1", config(server)) as one:
-            await one.agent("relay.agent.x")
+        await client.jetstream().delete_consumer("RELAY", left.durable)
+        async with side(tmp_path / "1", config(server)) as left:
+            await left.agent("relay.agent.x")
             await client.jetstream().publish("relay.agent.x", b"3")
-            await settled(client, one)
-            await until(lambda: bool(one.got))
-            assert payloads(one) == [3]
+            await settled(client, left)
+            await until(lambda: bool(left.got))
+            assert payloads(left) == [3]
 
 
 async def test_a_position_in_another_stream_of_that_name_counts_for_nothing(server: NatsServer, tmp_path: Path) -> None:
@@ -148,8 +148,8 @@ async def test_a_position_in_another_stream_of_that_name_counts_for_nothing(serv
         await js.add_stream(name="RELAY", subjects=["relay.>"])
         await js.publish("relay.agent.x", b'"before it joined"')
 
-        async with side(tmp_path / "1", config(server)) as one:
-            info = await js.consumer_info("RELAY", one.durable)
+        async with side(tmp_path / "1", config(server)) as left:
+            info = await js.consumer_info("RELAY", left.durable)
             assert info.config.deliver_policy == "new"
 
 

@@ -10,9 +10,9 @@ import pytest
 from relay_core.messages.envelope import Budget, Envelope
 from relay_core.testing import FakeClock
 from relay_supervisor.adapters.nats.config import NatsConfig
-from relay_supervisor.adapters.nats.crossing import UNREADABLE, Incoming, Outgoing, Poison, has_come_round, pack, unpack
+from relay_supervisor.adapters.nats.crossing import UNREADABLE, Incoming, Outgoing, Poison, has_looped, pack, unpack
+from relay_supervisor.adapters.nats.files import COPIES_KEPT, keep_copy
 from relay_supervisor.adapters.nats.put_off import MAX_PENDING, PutOff
-from relay_supervisor.adapters.nats.refused import KEPT, keep_copy
 
 ID = "01M7HTYQA9ETCYWZ3DSAVD0000"
 CONFIG = NatsConfig.model_validate({"servers": ["nats://h:1"], "import": ["relay.>"], "prefix": "team.blue"})
@@ -77,7 +77,7 @@ def test_only_agents_keep_their_name_unless_others_are_let(claimed: str, sender:
     assert back(out(), **{"relay-from": claimed}).sender == sender
 
 
-def test_whoever_is_let_in_nobody_speaks_as_the_bus() -> None:
+def test_no_imported_message_has_the_bus_as_its_sender() -> None:
     config = CONFIG.model_copy(update={"import_senders": (">",)})
 
     def sender(claimed: str) -> str:
@@ -100,16 +100,16 @@ def test_a_foreign_message_is_known_again_by_its_place() -> None:
         pytest.param("relay.x", b"{", {}, "not JSON", id="no-json"),
         pytest.param("relay.x", b"", {}, "not JSON", id="empty"),
         pytest.param("relay.x", b"NaN", {}, "not JSON", id="nan"),
-        pytest.param("relay.a~b", b"1", {}, "no subject of Relay", id="subject"),
-        pytest.param("relay.system.bus", b"1", {}, "the bus's own", id="system"),
-        pytest.param("relay.adapter.x", b"1", {}, "the bus's own", id="adapter"),
+        pytest.param("relay.a~b", b"1", {}, "not valid in Relay", id="subject"),
+        pytest.param("relay.system.bus", b"1", {}, "belongs to the bus", id="system"),
+        pytest.param("relay.adapter.x", b"1", {}, "belongs to the bus", id="adapter"),
         pytest.param("relay.x", b"1", {"relay-hops": "-1"}, "relay-hops", id="hops"),
         pytest.param("relay.x", b"1", {"relay-ancestors": "a b"}, "relay-ancestors", id="ancestors"),
         pytest.param("relay.x", b"1", {"relay-reply-to": "a b"}, "relay-reply-to", id="reply-to"),
         pytest.param("relay.x", b"1", {"relay-reply-to": "relay.adapter.x"}, "relay-reply-to", id="reply-to-adapter"),
         pytest.param("relay.x", b"1", {"relay-id": "1", "relay-relay": "r"}, "relay-id", id="id"),
         pytest.param("relay.x", b"1", {"relay-id": ID}, "relay-id", id="id-alone"),
-        pytest.param("relay.x", b"1", {UNREADABLE: "yes"}, "cannot be read", id="unreadable-headers"),
+        pytest.param("relay.x", b"1", {UNREADABLE: "yes"}, "cannot be parsed", id="unreadable-headers"),
     ],
 )
 def test_what_makes_no_sense_is_not_guessed_at(subject: str, data: bytes, headers: dict[str, str], why: str) -> None:
@@ -128,10 +128,10 @@ def test_only_the_newest_refused_messages_are_kept_and_none_is_counted_twice(tmp
     def keep(n: int) -> bool:
         return keep_copy(tmp_path, f"RELAY-{n}-0", "relay.x", {}, b"x" * 100_000, "why")
 
-    assert [keep(n) for n in range(KEPT + 5)] == [True] * (KEPT + 5)
-    assert not keep(KEPT + 4)
+    assert [keep(n) for n in range(COPIES_KEPT + 5)] == [True] * (COPIES_KEPT + 5)
+    assert not keep(COPIES_KEPT + 4)
     copies = list((tmp_path / "refused").iterdir())
-    assert len(copies) == KEPT
+    assert len(copies) == COPIES_KEPT
     assert max(copy.stat().st_size for copy in copies) < 70_000
 
 
@@ -147,8 +147,8 @@ def test_only_the_newest_refused_messages_are_kept_and_none_is_counted_twice(tmp
         pytest.param(("relay.nats.r11", "relay.nats.other"), False, id="longer-name"),
     ],
 )
-def test_a_message_has_come_round_if_only_bridges_had_it(chain: tuple[str, ...], round: bool) -> None:
-    assert has_come_round(chain, "r1") == round
+def test_a_message_has_looped_if_only_bridges_had_it(chain: tuple[str, ...], round: bool) -> None:
+    assert has_looped(chain, "r1") == round
 
 
 def test_the_put_off_are_counted_once_and_forgotten_if_they_do_not_come_again() -> None:
@@ -176,4 +176,4 @@ def test_a_full_line_of_those_that_are_put_off_says_what_that_means() -> None:
     for number in range(MAX_PENDING):
         put_off.note(number, "backpressure")
 
-    assert (put_off.describe() or "").endswith("nothing more comes in until some of them are taken")
+    assert (put_off.describe() or "").endswith("no more messages come in until some of them are accepted")

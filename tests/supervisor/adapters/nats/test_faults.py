@@ -46,12 +46,12 @@ async def stored(server: NatsServer) -> int:
         return (await client.jetstream().stream_info("RELAY")).state.messages
 
 
-def mailed(one: Side) -> int:
-    return one.relay.adapters()[0].depth
+def mailed(left: Side) -> int:
+    return left.relay.adapters()[0].depth
 
 
-async def codes(one: Side) -> list[str]:
-    return [letter.code for letter in await one.relay.dead_letters()]
+async def codes(left: Side) -> list[str]:
+    return [letter.code for letter in await left.relay.dead_letters()]
 
 
 # -- what keeps it from starting ------------------------------------------------------------------------------------
@@ -60,7 +60,7 @@ async def codes(one: Side) -> list[str]:
 @pytest.mark.parametrize(
     ("settings", "keys", "remedy"),
     [
-        pytest.param("", {"createStream": False}, "there is no stream RELAY: make it", id="no-stream"),
+        pytest.param("", {"createStream": False}, "there is no stream RELAY: create it", id="no-stream"),
         pytest.param(f'authorization {{ token: "{TOKEN}" }}', {"token": "wrong-secret"}, "check token", id="token"),
         pytest.param(f'authorization {{ token: "{TOKEN}" }}', {}, "check token", id="no-token"),
         pytest.param("", {"tls": {}}, "does not offer TLS", id="no-tls"),
@@ -90,7 +90,7 @@ async def test_a_stream_that_does_not_take_what_we_export_is_a_failed_start(serv
     async with server.client() as client:
         await client.jetstream().add_stream(StreamConfig(name="RELAY", subjects=["relay.human.>"]))
 
-    with pytest.raises(RelayError, match=r"takes relay\.human\.>, but not relay\.agent\.>"):
+    with pytest.raises(RelayError, match=r"accepts relay\.human\.>, but not relay\.agent\.>"):
         async with side(tmp_path / "1", config(server)):
             pass
 
@@ -99,22 +99,22 @@ async def test_with_the_right_token_it_connects_and_shows_it_nowhere(tmp_path: P
     settings = f'authorization {{ token: "{TOKEN}" }}'
     async with (
         running_server(tmp_path / "server", settings) as server,
-        side(tmp_path / "1", config(server, token=TOKEN)) as one,
+        side(tmp_path / "1", config(server, token=TOKEN)) as left,
     ):
-        assert one.state == "connected"
-        assert TOKEN not in repr(one.relay.adapters())
+        assert left.state == "connected"
+        assert TOKEN not in repr(left.relay.adapters())
 
 
 async def test_without_jetstream_mail_waits_and_the_status_says_why(tmp_path: Path) -> None:
     async with (
         running_server(tmp_path / "server", jetstream=False) as server,
-        side(tmp_path / "1", config(server)) as one,
+        side(tmp_path / "1", config(server)) as left,
     ):
-        await one.relay.publish("relay.agent.x", 1, sender="relay.agent.a")
+        await left.relay.publish("relay.agent.x", 1, sender="relay.agent.a")
 
-        assert one.state == "disconnected"
-        assert "nats-server -js" in (one.relay.adapters()[0].detail or "")
-        assert mailed(one) == 1
+        assert left.state == "disconnected"
+        assert "nats-server -js" in (left.relay.adapters()[0].detail or "")
+        assert mailed(left) == 1
 
 
 # -- servers that are down, slow or gone ----------------------------------------------------------------------------
@@ -126,31 +126,31 @@ async def test_with_the_server_down_at_the_start_mail_waits_until_it_is_up(tmp_p
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         server.port = free.getsockname()[1]
-    async with side(tmp_path / "1", config(server)) as one:
-        assert one.state == "disconnected"
-        result = await one.relay.publish("relay.agent.x", 1, sender="relay.agent.a")
+    async with side(tmp_path / "1", config(server)) as left:
+        assert left.state == "disconnected"
+        result = await left.relay.publish("relay.agent.x", 1, sender="relay.agent.a")
         assert result.delivered_to == 1
-        assert mailed(one) == 1
+        assert mailed(left) == 1
 
         await server.start()
         try:
-            await until(lambda: one.relay.adapters()[0].delivered == 1)
+            await until(lambda: left.relay.adapters()[0].delivered == 1)
             assert await stored(server) == 1
-            assert await codes(one) == []
+            assert await codes(left) == []
         finally:
             await server.kill()
 
 
 async def test_the_second_server_is_used_when_the_first_is_down(server: NatsServer, tmp_path: Path) -> None:
     both = config(server, servers=["nats://127.0.0.1:1", server.url])
-    async with side(tmp_path / "1", both) as one:
-        await until(lambda: one.state == "connected")
+    async with side(tmp_path / "1", both) as left:
+        await until(lambda: left.state == "connected")
 
 
 async def test_the_second_server_is_used_when_the_first_refuses(server: NatsServer, tmp_path: Path) -> None:
     async with running_server(tmp_path / "other", f'authorization {{ token: "{TOKEN}" }}') as other:
-        async with side(tmp_path / "1", config(server, servers=[other.url, server.url])) as one:
-            assert one.state == "connected"
+        async with side(tmp_path / "1", config(server, servers=[other.url, server.url])) as left:
+            assert left.state == "connected"
 
         with pytest.raises(RelayError, match="check token") as caught:
             async with side(
@@ -162,19 +162,19 @@ async def test_the_second_server_is_used_when_the_first_refuses(server: NatsServ
 
 async def test_a_paused_server_burns_nothing_and_gets_each_message_once(server: NatsServer, tmp_path: Path) -> None:
     quick = config(server, publishTimeoutSecs=0.2, connectTimeoutSecs=0.3)
-    async with side(tmp_path / "1", quick) as one:
-        await one.relay.publish("relay.agent.x", 0, sender="relay.agent.a")
+    async with side(tmp_path / "1", quick) as left:
+        await left.relay.publish("relay.agent.x", 0, sender="relay.agent.a")
         server.pause()
-        publish = [one.relay.publish("relay.agent.x", n, sender="relay.agent.a") for n in range(1, 4)]
+        publish = [left.relay.publish("relay.agent.x", n, sender="relay.agent.a") for n in range(1, 4)]
         work = asyncio.gather(*publish)
-        await until(lambda: one.state == "disconnected")
+        await until(lambda: left.state == "disconnected")
         server.resume()
         await work
 
-        await until(lambda: one.relay.adapters()[0].delivered == 4)
+        await until(lambda: left.relay.adapters()[0].delivered == 4)
         assert await stored(server) == 4
-        assert await codes(one) == []
-        assert one.relay.breakers() == [] or all(breaker.state == "CLOSED" for breaker in one.relay.breakers())
+        assert await codes(left) == []
+        assert left.relay.breakers() == [] or all(breaker.state == "CLOSED" for breaker in left.relay.breakers())
 
 
 async def test_an_acknowledgement_that_was_cut_off_does_not_double_the_message(
@@ -183,13 +183,13 @@ async def test_an_acknowledgement_that_was_cut_off_does_not_double_the_message(
     await add_stream(server)
     async with StuckProxy(server.port, carry_last=True).running() as proxy:
         quick = export_only(proxy, servers=[proxy.url, server.url], publishTimeoutSecs=0.3, connectTimeoutSecs=0.3)
-        async with side(tmp_path / "1", quick) as one:
-            await one.relay.publish("relay.agent.x", 1, sender="relay.agent.a")  # the stream has it; we do not know
+        async with side(tmp_path / "1", quick) as left:
+            await left.relay.publish("relay.agent.x", 1, sender="relay.agent.a")  # the stream has it; we do not know
 
-            await until(lambda: one.relay.adapters()[0].delivered == 1)
+            await until(lambda: left.relay.adapters()[0].delivered == 1)
             assert proxy.stuck.is_set()
             assert await stored(server) == 1
-            assert await codes(one) == []
+            assert await codes(left) == []
 
 
 async def test_beyond_the_duplicate_window_an_unsure_message_fails(server: NatsServer, tmp_path: Path) -> None:
@@ -197,18 +197,18 @@ async def test_beyond_the_duplicate_window_an_unsure_message_fails(server: NatsS
     clock = FakeClock()
     async with StuckProxy(server.port).running() as proxy:
         quick = export_only(proxy, servers=[proxy.url, server.url], publishTimeoutSecs=0.3, connectTimeoutSecs=0.3)
-        async with side(tmp_path / "1", quick, clock=clock) as one:
-            await one.relay.publish("relay.agent.x", 1, sender="relay.agent.a")
-            await until(lambda: one.state == "disconnected")
+        async with side(tmp_path / "1", quick, clock=clock) as left:
+            await left.relay.publish("relay.agent.x", 1, sender="relay.agent.a")
+            await until(lambda: left.state == "disconnected")
 
             clock.advance(120)
             for _ in range(1000):
-                if await codes(one):
+                if await codes(left):
                     break
                 clock.advance(1)
                 await asyncio.sleep(0.01)
 
-            (letter,) = await one.relay.dead_letters()
+            (letter,) = await left.relay.dead_letters()
             assert letter.code == "adapter_failed"
             assert "duplicate window of 60 s" in (letter.reason or "")
 
@@ -216,30 +216,30 @@ async def test_beyond_the_duplicate_window_an_unsure_message_fails(server: NatsS
 async def test_a_server_killed_under_load_loses_and_doubles_nothing(server: NatsServer, tmp_path: Path) -> None:
     total = 500
     async with (
-        side(tmp_path / "1", config(server)) as one,
-        side(tmp_path / "2", config(server, ackWaitSecs=2)) as two,
+        side(tmp_path / "1", config(server)) as left,
+        side(tmp_path / "2", config(server, ackWaitSecs=2)) as right,
     ):
         names = [f"relay.agent.x{n}" for n in range(5)]
         for name in names:
-            await two.agent(name)
+            await right.agent(name)
 
         async def send(name: str) -> None:
             for n in range(total // len(names)):
-                await one.relay.publish(name, n, sender="relay.agent.a")
+                await left.relay.publish(name, n, sender="relay.agent.a")
 
         async def kill() -> None:
             for share in (total // 10, total // 2):
-                await until(lambda share=share: one.relay.adapters()[0].delivered >= share)  # type: ignore[misc]
+                await until(lambda share=share: left.relay.adapters()[0].delivered >= share)  # type: ignore[misc]
                 await server.kill()
-                await until(lambda: one.state == two.state == "disconnected")
+                await until(lambda: left.state == right.state == "disconnected")
                 await server.start()
 
         await asyncio.gather(kill(), *[send(name) for name in names])
 
-        await until(lambda: one.relay.adapters()[0].delivered == total)
-        await until(lambda: len(two.got) >= total)
+        await until(lambda: left.relay.adapters()[0].delivered == total)
+        await until(lambda: len(right.got) >= total)
         async with server.client() as client:
-            durable = two.durable
+            durable = right.durable
             for _ in range(500):
                 info = await client.jetstream().consumer_info("RELAY", durable)
                 if info.num_ack_pending == 0 and info.num_pending == 0:
@@ -248,37 +248,37 @@ async def test_a_server_killed_under_load_loses_and_doubles_nothing(server: Nats
             everything = sorted((name, n) for name in names for n in range(total // len(names)))
             js = client.jetstream()
             kept = [await js.get_msg("RELAY", seq + 1) for seq in range(await stored(server))]
-        assert sorted(two.got) == everything
+        assert sorted(right.got) == everything
         assert [
             (msg.subject, int(msg.data or b"")) for msg in sorted(kept, key=lambda msg: str(msg.subject))
         ] == everything
-        assert await codes(one) == await codes(two) == []
+        assert await codes(left) == await codes(right) == []
 
 
 async def test_a_stream_that_is_removed_stops_the_export_without_a_loss(server: NatsServer, tmp_path: Path) -> None:
     await add_stream(server)
-    async with side(tmp_path / "1", export_only(server, createStream=False)) as one:
+    async with side(tmp_path / "1", export_only(server, createStream=False)) as left:
         async with server.client() as client:
             await client.jetstream().delete_stream("RELAY")
-        await one.relay.publish("relay.agent.x", 1, sender="relay.agent.a")
-        await until(lambda: one.state == "error")
-        assert "there is no stream RELAY" in (one.relay.adapters()[0].detail or "")
-        assert await codes(one) == []
+        await left.relay.publish("relay.agent.x", 1, sender="relay.agent.a")
+        await until(lambda: left.state == "error")
+        assert "there is no stream RELAY" in (left.relay.adapters()[0].detail or "")
+        assert await codes(left) == []
 
         await add_stream(server)
-        await until(lambda: one.relay.adapters()[0].delivered == 1)
+        await until(lambda: left.relay.adapters()[0].delivered == 1)
 
 
 async def test_a_consumer_that_is_removed_is_made_again(server: NatsServer, tmp_path: Path) -> None:
-    async with side(tmp_path / "1", config(server)) as one, side(tmp_path / "2", config(server)) as two:
-        await two.agent("relay.agent.x")
+    async with side(tmp_path / "1", config(server)) as left, side(tmp_path / "2", config(server)) as right:
+        await right.agent("relay.agent.x")
         async with server.client() as client:
-            await client.jetstream().delete_consumer("RELAY", two.durable)
-        await until(lambda: two.state == "disconnected")
-        await until(lambda: two.state == "connected")
+            await client.jetstream().delete_consumer("RELAY", right.durable)
+        await until(lambda: right.state == "disconnected")
+        await until(lambda: right.state == "connected")
 
-        await one.relay.publish("relay.agent.x", 1, sender="relay.agent.a")
-        await until(lambda: two.got == [("relay.agent.x", 1)])
+        await left.relay.publish("relay.agent.x", 1, sender="relay.agent.a")
+        await until(lambda: right.got == [("relay.agent.x", 1)])
 
 
 @pytest.mark.parametrize(
@@ -292,40 +292,40 @@ async def test_a_consumer_that_is_removed_is_made_again(server: NatsServer, tmp_
 async def test_what_does_not_speak_the_protocol_is_tried_again(tmp_path: Path, answer: bytes) -> None:
     async with (
         talking_server(answer) as (url, _),
-        side(tmp_path / "1", config_for(url, connectTimeoutSecs=1)) as one,
+        side(tmp_path / "1", config_for(url, connectTimeoutSecs=1)) as left,
     ):
-        await one.relay.publish("relay.agent.x", 1, sender="relay.agent.a")
+        await left.relay.publish("relay.agent.x", 1, sender="relay.agent.a")
 
-        assert one.state == "disconnected"
-        assert mailed(one) == 1
+        assert left.state == "disconnected"
+        assert mailed(left) == 1
 
 
 async def test_replaced_under_load_nothing_is_lost_or_doubled(server: NatsServer, tmp_path: Path) -> None:
     names = [f"relay.agent.x{n}" for n in range(4)]
     patient = config(server, lanes=4, ackWaitSecs=600)  # who leaves gives back what it has in hand
     async with (
-        side(tmp_path / "1", patient) as one,
-        side(tmp_path / "2", patient, endpoints=names) as two,
+        side(tmp_path / "1", patient) as left,
+        side(tmp_path / "2", patient, endpoints=names) as right,
     ):
         for name in names:
-            await two.agent(name)
+            await right.agent(name)
 
         async def send(name: str) -> None:
             for n in range(50):
-                await one.relay.publish(name, n, sender="relay.agent.a")
+                await left.relay.publish(name, n, sender="relay.agent.a")
 
         async def replace() -> None:
             for share in (20, 80, 140):
-                await until(lambda share=share: one.relay.adapters()[0].delivered >= share)  # type: ignore[misc]
-                for each in (one, two):
+                await until(lambda share=share: left.relay.adapters()[0].delivered >= share)  # type: ignore[misc]
+                for each in (left, right):
                     await each.relay.replace_adapter(NatsAdapter("nats", patient))
 
         await asyncio.gather(replace(), *[send(name) for name in names])
 
-        await until(lambda: len(two.got) >= 200)
-        assert sorted(two.got) == sorted((name, n) for name in names for n in range(50))
+        await until(lambda: len(right.got) >= 200)
+        assert sorted(right.got) == sorted((name, n) for name in names for n in range(50))
         assert await stored(server) == 200
-        assert await codes(one) == await codes(two) == []
+        assert await codes(left) == await codes(right) == []
 
 
 async def test_what_is_sent_to_an_importer_that_is_leaving_is_given_back(server: NatsServer, tmp_path: Path) -> None:
@@ -337,15 +337,15 @@ async def test_what_is_sent_to_an_importer_that_is_leaving_is_given_back(server:
 
         # The server is told late that the importer wants no more.
         async with PausingProxy(server.port, b"UNSUB", send_to_it).running() as proxy:
-            async with side(tmp_path / "1", config(proxy, ackWaitSecs=600), endpoints=["relay.agent.x"]) as one:
-                await one.agent("relay.agent.x")
+            async with side(tmp_path / "1", config(proxy, ackWaitSecs=600), endpoints=["relay.agent.x"]) as left:
+                await left.agent("relay.agent.x")
                 await client.jetstream().publish("relay.agent.x", b'"early"')
-                await until(lambda: one.got == [("relay.agent.x", "early")])
+                await until(lambda: left.got == [("relay.agent.x", "early")])
             assert b'"late"' in proxy.brought
 
-        async with side(tmp_path / "1", config(server, ackWaitSecs=600)) as one:
-            await one.agent("relay.agent.x")
-            await until(lambda: one.got == [("relay.agent.x", "late")])
+        async with side(tmp_path / "1", config(server, ackWaitSecs=600)) as left:
+            await left.agent("relay.agent.x")
+            await until(lambda: left.got == [("relay.agent.x", "late")])
 
 
 # -- messages that the server does not take -------------------------------------------------------------------------
@@ -371,61 +371,61 @@ async def test_what_the_server_never_takes_is_a_dead_letter_with_a_remedy(
 ) -> None:
     async with running_server(tmp_path / "server", settings) as server:
         await add_stream(server, **stream)
-        async with side(tmp_path / "1", export_only(server)) as one:
-            await one.relay.publish("relay.agent.x", payload, sender="relay.agent.a")
-            await one.relay.publish("relay.agent.y", "fine", sender="relay.agent.a")
-            await one.relay.idle()
+        async with side(tmp_path / "1", export_only(server)) as left:
+            await left.relay.publish("relay.agent.x", payload, sender="relay.agent.a")
+            await left.relay.publish("relay.agent.y", "fine", sender="relay.agent.a")
+            await left.relay.idle()
 
-            (letter,) = await one.relay.dead_letters()
+            (letter,) = await left.relay.dead_letters()
             assert letter.code == "adapter_failed"
             assert why in (letter.reason or "")
-            assert one.state == "connected"
-            assert one.relay.adapters()[0].delivered == 1
+            assert left.state == "connected"
+            assert left.relay.adapters()[0].delivered == 1
 
 
 async def test_an_answer_that_is_not_jetstreams_is_a_dead_letter(server: NatsServer, tmp_path: Path) -> None:
     await add_stream(server)
-    async with side(tmp_path / "1", export_only(server)) as one, server.client() as client:
+    async with side(tmp_path / "1", export_only(server)) as left, server.client() as client:
 
         async def answer(msg: Msg) -> None:
             await msg.respond(b"I am a service")
 
         await client.subscribe("relay.agent.x", cb=answer)
         await client.flush()
-        await one.relay.publish("relay.agent.x", 1, sender="relay.agent.a")
-        await one.relay.idle()
+        await left.relay.publish("relay.agent.x", 1, sender="relay.agent.a")
+        await left.relay.idle()
 
         # Whose answer comes first is the server's business.
-        for letter in await one.relay.dead_letters():
-            assert "somebody else than JetStream" in (letter.reason or "")
-        assert one.state == "connected"
+        for letter in await left.relay.dead_letters():
+            assert "another service than JetStream" in (letter.reason or "")
+        assert left.state == "connected"
 
 
 async def test_an_import_only_bridge_takes_nothing_out(server: NatsServer, tmp_path: Path) -> None:
-    async with side(tmp_path / "1", config(server, export=[]), endpoints=["relay.agent.x"]) as one:
-        await one.relay.publish("relay.agent.x", 1, sender="relay.agent.a")
-        await one.relay.publish("relay.nats.nats", 1, sender="relay.agent.a")
-        await one.relay.idle()
+    async with side(tmp_path / "1", config(server, export=[]), endpoints=["relay.agent.x"]) as left:
+        await left.relay.publish("relay.agent.x", 1, sender="relay.agent.a")
+        await left.relay.publish("relay.nats.nats", 1, sender="relay.agent.a")
+        await left.relay.idle()
 
         assert await stored(server) == 0
-        assert await codes(one) == ["adapter_failed"]
+        assert await codes(left) == ["adapter_failed"]
 
 
 async def test_a_full_stream_is_asked_again_and_the_status_says_so(server: NatsServer, tmp_path: Path) -> None:
     await add_stream(server, max_msgs=1, discard=DiscardPolicy.NEW)
     clock = FakeClock()
-    async with side(tmp_path / "1", export_only(server), clock=clock) as one:
+    async with side(tmp_path / "1", export_only(server), clock=clock) as left:
         for n in range(2):
-            await one.relay.publish("relay.agent.x", n, sender="relay.agent.a")
-        assert "is full" in (one.relay.adapters()[0].detail or "")
-        assert await codes(one) == []
+            await left.relay.publish("relay.agent.x", n, sender="relay.agent.a")
+        assert "is full" in (left.relay.adapters()[0].detail or "")
+        assert await codes(left) == []
 
         async with server.client() as client:
             await client.jetstream().purge_stream("RELAY")
         clock.advance(10)
 
-        await until(lambda: one.relay.adapters()[0].delivered == 2)
-        assert "full" not in (one.relay.adapters()[0].detail or "")
+        await until(lambda: left.relay.adapters()[0].delivered == 2)
+        assert "full" not in (left.relay.adapters()[0].detail or "")
 
 
 async def test_without_the_library_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

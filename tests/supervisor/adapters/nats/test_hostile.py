@@ -22,37 +22,37 @@ from tests.kit.waiting import until
 async def test_headers_that_cannot_be_read_are_refused_and_nothing_else(
     server: NatsServer, tmp_path: Path, headers: bytes
 ) -> None:
-    async with side(tmp_path / "2", config(server)) as two, server.client() as client:
-        await two.agent("relay.agent.x")
+    async with side(tmp_path / "2", config(server)) as right, server.client() as client:
+        await right.agent("relay.agent.x")
 
         await publish_raw(server, "relay.agent.x", headers, b"1")
         await client.jetstream().publish("relay.agent.x", b'"good"')
 
-        await until(lambda: bool(two.got))
-        await settled(client, two)
-        assert two.got == [("relay.agent.x", "good")]
-        assert two.state == "connected"
-        assert "1 incoming refused" in (two.relay.adapters()[0].detail or "")
+        await until(lambda: bool(right.got))
+        await settled(client, right)
+        assert right.got == [("relay.agent.x", "good")]
+        assert right.state == "connected"
+        assert "1 incoming refused" in (right.relay.adapters()[0].detail or "")
         assert len(list((tmp_path / "2/adapters/nats/refused").iterdir())) == 1
 
 
 async def test_an_empty_header_block_is_none(server: NatsServer, tmp_path: Path) -> None:
-    async with side(tmp_path / "2", config(server)) as two:
-        await two.agent("relay.agent.x")
+    async with side(tmp_path / "2", config(server)) as right:
+        await right.agent("relay.agent.x")
 
         await publish_raw(server, "relay.agent.x", b"NATS/1.0\r\n\r\n", b"1")
 
-        await until(lambda: two.got == [("relay.agent.x", 1)])
+        await until(lambda: right.got == [("relay.agent.x", 1)])
 
 
 async def test_a_link_whose_reading_has_ended_has_ended(server: NatsServer, tmp_path: Path) -> None:
-    async with StuckProxy(server.port).running() as proxy, side(tmp_path / "1", export_only(proxy)) as one:
-        assert one.state == "connected"
+    async with StuckProxy(server.port).running() as proxy, side(tmp_path / "1", export_only(proxy)) as left:
+        assert left.state == "connected"
 
         proxy.inject(b"INFO {\r\n")  # the library's reading ends with an error, its connection does not
 
-        await until(lambda: one.state == "disconnected")
-        await until(lambda: one.state == "connected")
+        await until(lambda: left.state == "disconnected")
+        await until(lambda: left.state == "connected")
 
 
 @pytest.mark.parametrize(
@@ -70,19 +70,19 @@ async def test_what_a_stranger_says_to_our_inbox_counts_for_nothing(
     # Newer servers do not carry such a message; older ones do.
     async with (
         StuckProxy(server.port, b"no such word").running() as proxy,
-        side(tmp_path / "2", config(proxy)) as two,
+        side(tmp_path / "2", config(proxy)) as right,
         server.client() as client,
     ):
-        await two.agent("relay.agent.x")
-        link = two.adapter._link
-        assert link is not None
-        await until(lambda: len(link.client._subs) == 2)  # for answers, and for messages
-        number, inbox = [(number, sub.subject) for number, sub in link.client._subs.items()][-1]
+        await right.agent("relay.agent.x")
+        connection = right.adapter._connection
+        assert connection is not None
+        await until(lambda: len(connection.client._subs) == 2)  # for answers, and for messages
+        number, inbox = [(number, sub.subject) for number, sub in connection.client._subs.items()][-1]
 
         proxy.inject(f"MSG {inbox} {number} {reply} 7\r\nno json\r\n".encode())
         await client.jetstream().publish("relay.agent.x", b'"good"')
 
-        await until(lambda: two.got == [("relay.agent.x", "good")])
-        await settled(client, two)
-        assert two.adapter._link is link
+        await until(lambda: right.got == [("relay.agent.x", "good")])
+        await settled(client, right)
+        assert right.adapter._connection is connection
         assert not (tmp_path / "2/adapters/nats/refused").exists()

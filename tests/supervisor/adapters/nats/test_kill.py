@@ -21,7 +21,7 @@ from tests.kit.waiting import until
 
 @asynccontextmanager
 async def child(data_dir: Path, settings: NatsConfig) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run a relay in a process of its own, which does not outlive the block."""
+    """Run a relay in a separate process, which does not outlive the block."""
     os.makedirs(data_dir, mode=0o700, exist_ok=True)
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tests.supervisor.adapters.nats.child", str(data_dir),
@@ -56,8 +56,8 @@ async def test_killed_between_storing_and_acknowledging_the_message_is_there_onc
         await until(lambda: proxy.stuck.is_set() and len(in_mailboxes(data_dir)) == 1)
     # Killed: the message is in the mailbox, and the server has heard nothing of it.
 
-    async with side(data_dir, config(server, ackWaitSecs=1)) as two, server.client() as client:
-        js, durable = client.jetstream(), two.durable
+    async with side(data_dir, config(server, ackWaitSecs=1)) as right, server.client() as client:
+        js, durable = client.jetstream(), right.durable
         info = await js.consumer_info("RELAY", durable)
         for _ in range(1000):
             info = await js.consumer_info("RELAY", durable)
@@ -66,7 +66,7 @@ async def test_killed_between_storing_and_acknowledging_the_message_is_there_onc
             await asyncio.sleep(0.01)
         assert info.delivered is not None
         assert info.delivered.consumer_seq > 1  # it did come again
-        assert [envelope.payload for envelope in await two.relay.inbox("relay.agent.x")] == ["once"]
+        assert [envelope.payload for envelope in await right.relay.inbox("relay.agent.x")] == ["once"]
 
 
 async def test_killed_while_exporting_the_message_is_parked_and_a_replay_does_not_double_it(
@@ -88,9 +88,9 @@ async def test_killed_while_exporting_the_message_is_parked_and_a_replay_does_no
 
     async with RelayCore(data_dir, RELAXED) as relay:
         assert [letter.code for letter in await relay.dead_letters()] == ["interrupted"]
-    async with side(data_dir, config(server, **{"import": []})) as one, server.client() as client:
-        plan = await one.relay.plan_replay()
-        await one.relay.run_replay(plan.id)
-        await until(lambda: one.relay.adapters()[0].delivered == 1)
+    async with side(data_dir, config(server, **{"import": []})) as left, server.client() as client:
+        plan = await left.relay.plan_replay()
+        await left.relay.run_replay(plan.id)
+        await until(lambda: left.relay.adapters()[0].delivered == 1)
         assert (await client.jetstream().stream_info("RELAY")).state.messages == 1
-        assert await one.relay.dead_letters() == []
+        assert await left.relay.dead_letters() == []

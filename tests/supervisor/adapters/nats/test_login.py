@@ -55,9 +55,9 @@ async def test_with_an_nkey_it_connects(tmp_path: Path) -> None:
     key, other = Key("USER"), Key("USER")
     settings = f"authorization {{ users = [{{ nkey: {key.public} }}] }}"
     async with running_server(tmp_path / "server", settings) as server:
-        async with side(tmp_path / "1", config(server, nkeySeed=f"{key.seed}\n")) as one:
-            assert one.state == "connected"
-            assert key.seed not in repr(one.relay.adapters())
+        async with side(tmp_path / "1", config(server, nkeySeed=f"{key.seed}\n")) as left:
+            assert left.state == "connected"
+            assert key.seed not in repr(left.relay.adapters())
         with pytest.raises(RelayError, match="does not accept the credentials"):
             async with side(tmp_path / "2", config(server, nkeySeed=other.seed)):
                 pass
@@ -70,8 +70,8 @@ async def test_with_credentials_it_connects(tmp_path: Path, line_end: str) -> No
     path.write_bytes(creds.replace("\n", line_end).encode())
     path.chmod(0o600)
     async with running_server(tmp_path / "server", settings) as server:
-        async with side(tmp_path / "1", config(server, credentials=f"file:{path}")) as one:
-            assert one.state == "connected"
+        async with side(tmp_path / "1", config(server, credentials=f"file:{path}")) as left:
+            assert left.state == "connected"
         with pytest.raises(RelayError, match="does not accept the credentials"):
             async with side(tmp_path / "2", config(server, credentials=jwt_server()[1])):
                 pass
@@ -82,9 +82,9 @@ async def test_with_credentials_it_connects(tmp_path: Path, line_end: str) -> No
     [
         pytest.param({"credentials": "hunter22"}, "name a .creds file", id="no-creds-file"),
         pytest.param({"credentials": "-----BEGIN NATS USER JWT-----\nhunter22\n"}, "USER NKEY SEED", id="no-seed"),
-        pytest.param({"credentials": creds_file("a.b.c", "SUAHUNTER22")}, "it begins with SU", id="bad-seed"),
-        pytest.param({"nkeySeed": "SUAHUNTER22"}, "it begins with SU", id="bad-nkey"),
-        pytest.param({"nkeySeed": Key("ACCOUNT").seed}, "it begins with SU", id="an-accounts-nkey"),
+        pytest.param({"credentials": creds_file("a.b.c", "SUAHUNTER22")}, "starts with SU", id="bad-seed"),
+        pytest.param({"nkeySeed": "SUAHUNTER22"}, "starts with SU", id="bad-nkey"),
+        pytest.param({"nkeySeed": Key("ACCOUNT").seed}, "starts with SU", id="an-accounts-nkey"),
     ],
 )
 async def test_credentials_that_are_none_are_a_failed_start(
@@ -118,13 +118,13 @@ async def test_over_tls_it_connects_and_knows_a_wrong_authority(tmp_path: Path) 
     assert await make.wait() == 0
     settings = f'tls {{ cert_file: "{cert}", key_file: "{key}" }}\nauthorization {{ token: "{TOKEN}" }}'
     async with running_server(tmp_path / "server", settings) as server:
-        async with side(tmp_path / "1", config(server, token=TOKEN, tls={"caFile": str(cert)})) as one:
-            assert one.state == "connected"
+        async with side(tmp_path / "1", config(server, token=TOKEN, tls={"caFile": str(cert)})) as left:
+            assert left.state == "connected"
         with pytest.raises(RelayError, match=r"TLS with .* failed"):
             async with side(tmp_path / "2", config(server, token=TOKEN, tls={})):
                 pass
     first = settings.replace("tls {", "tls { handshake_first: true,")
     async with running_server(tmp_path / "first", first) as server:
         tls = {"caFile": str(cert), "handshakeFirst": True}
-        async with side(tmp_path / "3", config(server, token=TOKEN, tls=tls)) as one:
-            assert one.state == "connected"
+        async with side(tmp_path / "3", config(server, token=TOKEN, tls=tls)) as left:
+            assert left.state == "connected"

@@ -73,7 +73,7 @@ class Bridge:
         return await self.relay.publish(subject, {"content": content, **more}, sender=AGENT)
 
     def state(self) -> AdapterState:
-        return next(one for one in self.relay.adapters() if one.id == "tg")
+        return next(adapter for adapter in self.relay.adapters() if adapter.id == "tg")
 
     async def until(self, state: str) -> AdapterState:
         await until(lambda: self.state().state == state)

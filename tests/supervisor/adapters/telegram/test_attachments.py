@@ -106,7 +106,7 @@ async def test_a_file_from_an_allowed_directory_is_sent(server: BotServer, data_
         file = {"path": str(tmp_path / "out" / "report.csv"), "filename": "report.csv", "mimeType": "x/y"}
         await here.answer("here it is", attachments=[file])
         await here.relay.idle()
-        assert [one["method"] for one in server.sent] == ["sendMessage", "sendDocument"]
+        assert [message["method"] for message in server.sent] == ["sendMessage", "sendDocument"]
         assert server.sent[1]["document"] == {"name": "report.csv", "data": b"a,b", "type": "text/csv"}
 
 
@@ -116,9 +116,9 @@ async def test_a_file_from_an_allowed_directory_is_sent(server: BotServer, data_
         pytest.param("secret.txt", "attachmentDirs", id="outside"),
         pytest.param("out/../secret.txt", "attachmentDirs", id="outside by dots"),
         pytest.param("out/link.txt", "attachmentDirs", id="outside by a link"),
-        pytest.param("out/none.txt", "is not there", id="not there"),
-        pytest.param("out", "is no file", id="a directory"),
-        pytest.param("out/pipe", "is no file", id="a pipe"),
+        pytest.param("out/none.txt", "does not exist", id="not there"),
+        pytest.param("out", "is not a file", id="a directory"),
+        pytest.param("out/pipe", "is not a file", id="a pipe"),
         pytest.param("out/empty", "is empty", id="an empty file"),
         pytest.param("out/large", "larger than", id="too large"),
     ],
@@ -170,10 +170,10 @@ async def test_files_are_read_one_at_a_time_and_one_that_goes_says_how_far_it_ca
         server.behave()
         await answer
         await here.relay.idle()
-        assert [one["document"]["data"] for one in server.sent[1:]] == [b"before", b"after"]
+        assert [message["document"]["data"] for message in server.sent[1:]] == [b"before", b"after"]
         [letter] = await here.relay.dead_letters()
-        assert "2.txt is not there" in letter.reason
-        assert "3 of 4 parts had gone out" in letter.reason
+        assert "2.txt does not exist" in letter.reason
+        assert "3 of 4 parts were sent" in letter.reason
 
 
 async def test_a_link_that_is_put_in_after_the_judgement_is_not_followed(

@@ -65,7 +65,7 @@ async def test_a_group_has_its_own_subject_and_hears_what_is_addressed_to_it(ser
         server.send(GROUP, f"\U0001f600 {mention} hi", user_id=ADA, entities=entity)
         server.send(GROUP, "an answer", user_id=ADA, reply_to_message={"message_id": 1, "from": {"id": 4242}})
         mail = await here.mail(2)
-        assert [one.payload["content"] for one in mail] == [f"\U0001f600 {mention} hi", "an answer"]
+        assert [envelope.payload["content"] for envelope in mail] == [f"\U0001f600 {mention} hi", "an answer"]
         assert mail[0].sender == ROOM
         assert mail[0].payload["channelType"] == "group"
         assert mail[0].payload["channelName"] == "Engineers"
@@ -145,7 +145,7 @@ async def test_edits_come_as_messages_of_their_own(server: BotServer, data_dir: 
             }
         )
         mail = await here.mail(2)
-        assert [one.payload["content"] for one in mail] == ["tpyo", "typo"]
+        assert [envelope.payload["content"] for envelope in mail] == ["tpyo", "typo"]
         assert mail[1].payload["platformData"]["edited"] is True
 
 
@@ -156,7 +156,7 @@ async def test_a_place_that_moves_is_said_once(server: BotServer, data_dir: Path
         for _ in range(5):
             server.update(edited_message=place)
         server.send(ADA, "there")
-        assert [one.payload["content"] for one in await here.mail(2)] == ["[location]", "there"]
+        assert [envelope.payload["content"] for envelope in await here.mail(2)] == ["[location]", "there"]
 
 
 async def test_an_answer_to_the_older_of_two_open_questions_is_a_reply_to_that(
@@ -169,7 +169,10 @@ async def test_an_answer_to_the_older_of_two_open_questions_is_a_reply_to_that(
         await here.answer("to the second", correlationId=second.payload["correlationId"])
         await here.answer("to the first", correlationId=first.payload["correlationId"])
         await server.wait_sent(2)
-        assert [(one["text"], one["reply_to"]) for one in server.sent] == [("to the second", 2), ("to the first", 1)]
+        assert [(message["text"], message["reply_to"]) for message in server.sent] == [
+            ("to the second", 2),
+            ("to the first", 1),
+        ]
 
 
 async def test_a_long_answer_comes_in_parts_in_order_of_which_the_first_is_the_reply(
@@ -182,8 +185,8 @@ async def test_a_long_answer_comes_in_parts_in_order_of_which_the_first_is_the_r
         await here.answer(text, correlationId=asked.payload["correlationId"])
         await here.relay.idle()
         assert len(server.sent) > 2
-        assert [one["reply_to"] for one in server.sent] == [1] + [None] * (len(server.sent) - 1)
-        assert "\n".join(one["text"] for one in server.sent) == text
+        assert [message["reply_to"] for message in server.sent] == [1] + [None] * (len(server.sent) - 1)
+        assert "\n".join(message["text"] for message in server.sent) == text
         assert here.state().delivered == 1
 
 
@@ -258,4 +261,4 @@ async def test_a_chat_waits_for_no_other(server: BotServer, data_dir: Path) -> N
         assert (await here.answer("at once", "relay.human.telegram.tg.9")).delivered_to == 1
         server.behave()
         await first
-        assert [one["text"] for one in server.sent] == ["at once", "held up"]
+        assert [message["text"] for message in server.sent] == ["at once", "held up"]

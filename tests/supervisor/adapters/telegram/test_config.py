@@ -9,7 +9,7 @@ from relay_supervisor.adapters.telegram.config import TelegramConfig
 from tests.kit.servers.telegram import TOKEN
 
 
-def test_nobody_is_allowed_unless_listed() -> None:
+def test_no_one_is_allowed_unless_listed() -> None:
     config = TelegramConfig.model_validate({"token": TOKEN})
     assert (config.allow_users, config.allow_chats, config.attachment_dirs) == (frozenset(), frozenset(), ())
     assert config.bot_id == 4242
@@ -28,7 +28,7 @@ def test_nobody_is_allowed_unless_listed() -> None:
         pytest.param({"token": TOKEN, "apiBase": "https://[::1"}, "must be a URL", id="no URL"),
         pytest.param({"token": TOKEN, "allowUsers": [-5]}, "greater than 0", id="a group among the users"),
         pytest.param({"token": TOKEN, "allowChats": [5]}, "less than 0", id="a user among the groups"),
-        pytest.param({"token": TOKEN, "allowChats": [-5]}, "groupMembers", id="a group in which nobody is heard"),
+        pytest.param({"token": TOKEN, "allowChats": [-5]}, "groupMembers", id="a group in which no one may write"),
         pytest.param({"token": TOKEN, "pollTimeoutSecs": 0}, "greater than or equal to 1", id="too short a poll"),
         pytest.param({"token": TOKEN, "maxAttachmentBytes": 1 << 40}, "less than or equal", id="too large files"),
         pytest.param({"token": TOKEN, "attachmentDirs": ["here"]}, "absolute", id="a relative directory"),

@@ -66,7 +66,7 @@ async def test_failures_open_the_breaker_of_that_chat_alone(server: BotServer, d
         for _ in range(5):
             await here.answer("hello")
         await here.relay.idle()
-        states = {one.subject: one.state for one in here.relay.breakers()}
+        states = {breaker.subject: breaker.state for breaker in here.relay.breakers()}
         assert states[f"relay.adapter.tg.{ADA}"] == "OPEN"
         server.behave()
         assert (await here.answer("hi", "relay.human.telegram.tg.9")).delivered_to == 1
@@ -78,7 +78,7 @@ async def test_a_429_before_the_first_part_is_asked_again_by_the_bus(server: Bot
         await here.answer("hello")
         await server.wait_sent(1)
         await here.relay.idle()
-        assert [one["text"] for one in server.sent] == ["hello"]
+        assert [message["text"] for message in server.sent] == ["hello"]
         assert (here.state().delivered, here.state().failed) == (1, 0)
         assert await here.relay.dead_letters() == []
 
@@ -92,7 +92,7 @@ async def test_a_429_between_parts_waits_and_sends_no_part_twice(server: BotServ
         server.misbehave("429", times=2)
         await answer
         await here.relay.idle()
-        assert "\n".join(one["text"] for one in server.sent[1:]) == text
+        assert "\n".join(message["text"] for message in server.sent[1:]) == text
 
 
 async def test_an_answer_that_is_cut_between_parts_says_how_far_it_came(server: BotServer, data_dir: Path) -> None:
@@ -104,7 +104,7 @@ async def test_an_answer_that_is_cut_between_parts_says_how_far_it_came(server: 
         await answer
         await here.relay.idle()
         [letter] = await here.relay.dead_letters()
-        assert "1 of 4 parts had gone out" in letter.reason
+        assert "1 of 4 parts were sent" in letter.reason
         assert len(server.sent) == 1
 
 
@@ -112,7 +112,7 @@ async def test_mail_waits_while_the_platform_is_down(server: BotServer, data_dir
     async with bridge(server, data_dir, FastClock()) as here:
         await server.down()
         state = await here.until("disconnected")
-        assert "tried again" in (state.detail or "")
+        assert "retrying" in (state.detail or "")
         await here.answer("hello")
         await server.up()
         await server.wait_sent(1)
@@ -132,7 +132,7 @@ async def test_a_message_that_finds_no_network_is_asked_again(server: BotServer,
         await server.wait_sent(1)
         await here.relay.idle()
         assert result.message_id
-        assert [one["text"] for one in server.sent] == ["hello"]
+        assert [message["text"] for message in server.sent] == ["hello"]
         assert await here.relay.dead_letters() == []
 
 
@@ -140,7 +140,7 @@ async def test_a_message_that_finds_no_network_is_asked_again(server: BotServer,
     ("fault", "state", "remedy"),
     [
         pytest.param("401", "error", "@BotFather", id="revoked"),
-        pytest.param("500", "disconnected", "tried again", id="500"),
+        pytest.param("500", "disconnected", "retrying", id="500"),
         pytest.param("garbage", "disconnected", "not the Bot API's", id="malformed answer"),
         pytest.param("cut", "disconnected", "broke", id="cut mid-body"),
     ],
@@ -189,7 +189,7 @@ async def test_a_429_for_long_is_in_the_status(server: BotServer, data_dir: Path
 
 
 async def waits(clock: FakeClock, seconds: float) -> None:
-    """Wait until somebody waits for so long."""
+    """Wait until a timer of so many seconds is set."""
     await until(lambda: any(abs(due / 1e9 - clock.monotonic() - seconds) < 0.001 for due, _, _ in clock._timers))
 
 
@@ -212,7 +212,7 @@ def count(server: BotServer, method: str) -> Callable[[], int]:
         pytest.param("null", 1.0, id="nothing"),
     ],
 )
-def test_nobody_can_make_us_wait_for_long(given: str, seconds: float) -> None:
+def test_no_response_can_make_us_wait_for_long(given: str, seconds: float) -> None:
     body = f'{{"ok": false, "error_code": 429, "parameters": {{"retry_after": {given}}}}}'
     with pytest.raises(RateLimited) as caught:
         _read_response("sendMessage", 429, body.encode())
@@ -249,7 +249,7 @@ async def test_a_message_that_takes_too_long_says_how_far_it_came(
         await answer
         await here.relay.idle()
         [letter] = await here.relay.dead_letters()
-        assert "1 of 4 parts had gone out" in letter.reason
+        assert "1 of 4 parts were sent" in letter.reason
 
 
 async def test_a_hold_that_others_brought_about_does_not_let_the_bus_cut_a_message(
@@ -264,8 +264,8 @@ async def test_a_hold_that_others_brought_about_does_not_let_the_bus_cut_a_messa
         clock.advance(161)  # the bus would cut it after 180
         await answer
         await until(lambda: here.state().failed == 1)
-        assert "no time left" in (here.state().last_error or "")
-        assert "1 of 4 parts had gone out" in (here.state().last_error or "")
+        assert "out of time" in (here.state().last_error or "")
+        assert "1 of 4 parts were sent" in (here.state().last_error or "")
 
 
 async def test_a_second_poller_is_an_error_with_a_remedy(
@@ -323,7 +323,7 @@ async def test_it_starts_without_a_network_and_connects_later(server: BotServer,
 
 async def test_two_adapters_cannot_have_one_bot(server: BotServer, data_dir: Path) -> None:
     async with bridge(server, data_dir) as here:
-        with pytest.raises(Exception, match="adapter tg has this bot already"):
+        with pytest.raises(Exception, match="adapter tg uses this bot already"):
             await here.relay.add_adapter(TelegramAdapter("other", make_config(server)))
         server.send(ADA, "still here?")
         await here.mail(1)
@@ -349,7 +349,7 @@ async def test_the_token_is_in_no_text(server: BotServer, data_dir: Path, caplog
         await server.down()
         texts.append(repr(await here.until("disconnected")))
         await here.relay.idle()
-        texts += [repr(one) for one in await here.relay.dead_letters()]
+        texts += [repr(letter) for letter in await here.relay.dead_letters()]
         texts += [repr(vars(here.adapter)), repr(here.adapter.status)]
     texts += [record.getMessage() + str(record.exc_info) for record in caplog.records]
     texts += all_texts(data_dir)

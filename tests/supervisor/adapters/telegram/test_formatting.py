@@ -3,7 +3,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from relay_supervisor.adapters.telegram import formatting
@@ -55,11 +55,15 @@ def test_any_text_gives_html_that_telegram_takes(source: str) -> None:
 @given(no_links)
 def test_nothing_but_marks_is_lost(source: str) -> None:
     # A fence's info string is a mark: it names a language.
-    bare = re.sub(r"(?m)^ {0,3}(`{3,}|~{3,}).*$", "", source)
-    shown = re.sub(r"(?m)^ {0,3}(`{3,}|~{3,}).*$", "", parse_html(to_html(source)))
-    assert [one for one in shown if one.isalnum() or one in "<&>"] == [
-        one for one in bare if one.isalnum() or one in "<&>"
-    ]
+    fence = re.compile(r"(?m)^ {0,3}(`{3,}|~{3,}).*$")
+    shown = parse_html(to_html(source))
+    # Without its marks, a line such as *~~~* looks like a fence.
+    assume({found[0] for found in fence.finditer(shown)} <= {found[0] for found in fence.finditer(source)})
+    assert kept(fence.sub("", shown)) == kept(fence.sub("", source))
+
+
+def kept(text: str) -> list[str]:
+    return [char for char in text if char.isalnum() or char in "<&>"]
 
 
 @given(markdown)

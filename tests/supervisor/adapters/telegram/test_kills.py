@@ -55,10 +55,12 @@ async def test_every_update_is_published_exactly_once(server: BotServer, data_di
         await here.mail(len(sent))
         await until(lambda: server.unconfirmed == [])
         mail = await here.relay.inbox(AGENT, 1000)
-        assert Counter(one.payload["platformData"]["updateId"] for one in mail) == Counter(sent)
+        assert Counter(envelope.payload["platformData"]["updateId"] for envelope in mail) == Counter(sent)
         for user in USERS:  # and in the order of its chat
             order = [
-                one.payload["platformData"]["updateId"] for one in mail if one.payload["conversationId"] == str(user)
+                envelope.payload["platformData"]["updateId"]
+                for envelope in mail
+                if envelope.payload["conversationId"] == str(user)
             ]
             assert order == sorted(order)
 
@@ -73,4 +75,4 @@ async def test_an_answer_that_was_going_out_is_parked_not_sent_twice(server: Bot
         await here.relay.idle()
         [letter] = await here.relay.dead_letters()
         assert letter.code == "interrupted"
-        assert [one["text"] for one in server.sent] == ["after"]
+        assert [message["text"] for message in server.sent] == ["after"]

@@ -12,6 +12,7 @@ from relay_supervisor.adapters.telegram.limits import RateLimits
 
 CHATS = (1, 2, -1, -2)
 NEAR = 1e-5
+PATIENCE_SECS = 1e6
 
 steps = st.lists(st.tuples(st.sampled_from(CHATS), st.sampled_from([0.0, 0.0, 0.3, 1.0, 2.5])), max_size=80)
 
@@ -34,7 +35,7 @@ class Course:
         self._tasks.start(self._ask(chat, self.now), name=f"call for {chat}")
 
     async def _ask(self, chat: int, asked: float) -> None:
-        await self.limits.acquire(chat)
+        await self.limits.acquire(chat, PATIENCE_SECS)
         self.gone.append((chat, asked, self.now))
 
     async def settle(self) -> None:
@@ -48,7 +49,7 @@ class Course:
         await self.settle()
         while True:
             due = [(at / 1e9) - self.start for at, _, timer in self.clock._timers]
-            step = min([one for one in due if one > self.now], default=end)
+            step = min([at for at in due if at > self.now], default=end)
             if step > end:
                 break
             self.clock.advance(max(step - self.now, 0.0))
@@ -65,7 +66,7 @@ class Course:
 
 @settings(max_examples=25)
 @given(steps)
-async def test_no_window_has_too_many_calls_and_nobody_waits_without_need(steps: list[tuple[int, float]]) -> None:
+async def test_no_window_has_too_many_calls_and_no_call_waits_without_need(steps: list[tuple[int, float]]) -> None:
     clock = FakeClock()
     course = Course(RateLimits(clock), clock)
     for chat, pause in steps:
@@ -80,14 +81,14 @@ async def test_no_window_has_too_many_calls_and_nobody_waits_without_need(steps:
     for index, (chat, asked, at) in enumerate(course.gone):
         if at - asked > NEAR:  # then a window that holds for it was full until that very moment
             full = [
-                [before for one, _, before in course.gone[:index] if one in chats][-most] + seconds
+                [before for other, _, before in course.gone[:index] if other in chats][-most] + seconds
                 for chats, most, seconds in windows
-                if chat in chats and sum(one in chats for one, _, _ in course.gone[:index]) >= most
+                if chat in chats and sum(other in chats for other, _, _ in course.gone[:index]) >= most
             ]
             assert any(abs(until - at) < NEAR for until in full)
 
 
-async def test_a_group_at_its_limit_holds_up_nobody_else(clock: FakeClock) -> None:
+async def test_a_group_at_its_limit_delays_no_other_chat(clock: FakeClock) -> None:
     course = Course(RateLimits(clock), clock)
     for _ in range(25):
         course.ask(-5)
@@ -132,14 +133,14 @@ async def test_a_hold_that_comes_while_a_chat_waits_for_the_window_over_all_coun
     assert [(chat, at) for chat, _, at in course.gone[30:]] == [(32, 1.0), (31, 30.0)]
 
 
-async def test_who_can_do_without_comes_before_nobody(clock: FakeClock) -> None:
+async def test_an_optional_call_never_goes_ahead(clock: FakeClock) -> None:
     limits = RateLimits(clock)
     course = Course(limits, clock)
     assert limits.try_acquire(1)
     assert not limits.try_acquire(1)
     course.ask(1)
     await course.settle()
-    clock.advance(1)  # there is room, and somebody waits for it
+    clock.advance(1)  # there is room, and a call waits for it
     assert not limits.try_acquire(1)
     assert limits.wait(1) > 0
     await course.finish()

@@ -1,4 +1,4 @@
-"""What people are told when their message reaches nobody."""
+"""The notices to people whose messages were not delivered."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ async def test_every_message_that_is_not_taken_is_answered_with_the_reason(
         for number in range(3):
             server.send(ADA, f"not taken {number}")
         await server.wait_sent(3)
-        assert [(one["reply_to"], one["text"]) for one in server.sent] == [(2 + n, PUT_OFF[reason]) for n in range(3)]
+        assert [(message["reply_to"], message["text"]) for message in server.sent] == [
+            (2 + n, PUT_OFF[reason]) for n in range(3)
+        ]
         assert len(await here.mail(1)) == 1
 
 
@@ -59,11 +61,11 @@ async def test_remarks_are_bounded_and_the_last_speaks_for_those_that_are_left_o
         for count in range(1, 14):
             await server.wait_sent(count)
             clock.advance(1)
-        assert [one["reply_to"] for one in server.sent] == [2, *range(4, 15), 32]
+        assert [message["reply_to"] for message in server.sent] == [2, *range(4, 15), 32]
         assert server.sent[-1]["text"].startswith("18 more messages, up to this one")
 
 
-async def test_that_nobody_answers_is_said_once_a_minute_and_the_messages_are_kept(
+async def test_that_no_agent_answers_is_said_once_a_minute_and_the_messages_are_kept(
     server: BotServer, data_dir: Path
 ) -> None:
     async with bridge(server, data_dir, FastClock(), bound=False) as here:
@@ -72,7 +74,7 @@ async def test_that_nobody_answers_is_said_once_a_minute_and_the_messages_are_ke
         await until(lambda: server.unconfirmed == [])
         await server.wait_sent(1)
         await sleep(FastClock(), 5)  # the chat's limit would let another one through by now
-        assert [one["text"] for one in server.sent] == [NO_AGENT]
+        assert [message["text"] for message in server.sent] == [NO_AGENT]
         assert [letter.code for letter in await here.relay.dead_letters()] == ["no_match"] * 2
 
 

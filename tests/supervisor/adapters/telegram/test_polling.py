@@ -35,7 +35,7 @@ async def test_updates_are_published_once_across_restarts(server: BotServer, dat
         await until(lambda: stored_offset(data_dir) == last + 1)
     async with bridge(server, data_dir) as here:
         server.send(ADA, "three")
-        assert [one.payload["content"] for one in await here.mail(3)] == ["one", "two", "three"]
+        assert [envelope.payload["content"] for envelope in await here.mail(3)] == ["one", "two", "three"]
 
 
 async def test_an_update_that_telegram_sends_again_is_not_published_again(server: BotServer, data_dir: Path) -> None:
@@ -46,7 +46,7 @@ async def test_an_update_that_telegram_sends_again_is_not_published_again(server
         # Telegram has forgotten that it was confirmed. It seems to be another chat's, so that the bus cannot tell.
         server._updates.append({"update_id": update, "message": server_message(9, "again")})
         server.send(ADA, "two")
-        assert [one.payload["content"] for one in await here.mail(2)] == ["one", "two"]
+        assert [envelope.payload["content"] for envelope in await here.mail(2)] == ["one", "two"]
 
 
 async def test_an_update_that_was_published_but_not_written_down_is_not_published_twice(
@@ -60,7 +60,7 @@ async def test_an_update_that_was_published_but_not_written_down_is_not_publishe
     server._updates[:] = kept or [{"update_id": 1000, "message": server_message(ADA, "one")}]
     async with bridge(server, data_dir) as here:
         server.send(ADA, "two")
-        assert [one.payload["content"] for one in await here.mail(2)] == ["one", "two"]
+        assert [envelope.payload["content"] for envelope in await here.mail(2)] == ["one", "two"]
 
 
 def server_message(chat: int, text: str) -> dict[str, object]:
@@ -99,10 +99,12 @@ async def test_a_hot_reload_never_polls_twice_at_once_and_loses_nothing(server: 
             await here.relay.replace_adapter(TelegramAdapter("tg", make_config(server)))
             await here.relay.publish(CHAT, {"content": "x"}, sender="relay.agent.backend")
         mail = await here.mail(20)
-        assert [one.payload["content"] for one in mail] == [f"{turn}.{n}" for turn in range(5) for n in range(4)]
+        assert [envelope.payload["content"] for envelope in mail] == [
+            f"{turn}.{n}" for turn in range(5) for n in range(4)
+        ]
         await here.until("connected")
         assert server.most_polls == 1
-        assert not any(one["method"] != "sendMessage" for one in server.sent)
+        assert not any(message["method"] != "sendMessage" for message in server.sent)
 
 
 async def test_one_chat_does_not_hold_up_another(server: BotServer, data_dir: Path) -> None:
@@ -171,9 +173,9 @@ async def test_another_bot_has_a_memory_of_its_own(server: BotServer, data_dir: 
 
 
 @pytest.mark.parametrize(
-    ("name", "told"), [("content_of", [(1, UNUSABLE)]), ("read_chat", [])], ids=["told", "whose it is nobody knows"]
+    ("name", "told"), [("content_of", [(1, UNUSABLE)]), ("read_chat", [])], ids=["told", "unknown sender"]
 )
-async def test_an_update_that_nobody_foresaw_is_tried_again_and_does_not_keep_the_others_waiting(
+async def test_an_update_with_an_unexpected_error_is_retried_and_does_not_keep_the_others_waiting(
     server: BotServer, data_dir: Path, monkeypatch: pytest.MonkeyPatch, name: str, told: list[tuple[int, str]]
 ) -> None:
     really, tries = getattr(inbound, name), list[int]()
@@ -195,4 +197,4 @@ async def test_an_update_that_nobody_foresaw_is_tried_again_and_does_not_keep_th
             clock.advance(2)
         [only] = await here.mail(1)
         assert only.payload["content"] == "fine"
-        await server.wait_for(lambda: [(one["reply_to"], one["text"]) for one in server.sent] == told)
+        await server.wait_for(lambda: [(message["reply_to"], message["text"]) for message in server.sent] == told)

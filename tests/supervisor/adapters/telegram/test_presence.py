@@ -77,7 +77,7 @@ async def test_progress_is_one_message_that_goes_when_the_answer_comes(here: Bri
     assert len(here.server.sent) == 1
     assert len(here.server.edits) <= 3
     await here.relay.publish(CHAT, {"content": "done"}, sender=AGENT, parent_id=asked)
-    await until(lambda: [one["text"] for one in here.server.sent] == ["done"])
+    await until(lambda: [message["text"] for message in here.server.sent] == ["done"])
     say(here, "progress", "working", asked, text="too late")  # work goes on: it shows again, as one message
     await here.server.wait_sent(2)
 
@@ -87,16 +87,16 @@ async def test_the_progress_of_a_killed_adapter_goes_with_the_answer(server: Bot
         asked = await ask(here)
         say(here, "progress", "working", asked, text="reading")
         await server.wait_sent(1)
-        await until(lambda: b'"progress": [[7' in (data_dir / "adapters/tg/bot-4242.json").read_bytes())
+        await until(lambda: b'"progress":[[7,' in (data_dir / "adapters/tg/bot-4242.json").read_bytes())
     async with bridge(server, data_dir, FastClock()) as here:
         await here.relay.publish(CHAT, {"content": "done"}, sender=AGENT)
-        await until(lambda: [one["text"] for one in server.sent] == ["done"])
+        await until(lambda: [message["text"] for message in server.sent] == ["done"])
 
 
 @pytest.mark.parametrize(
     ("subject", "message"),
     [
-        pytest.param(CHAT, "01ARZ3NDEKTSV4RRFFQ69G5FAV", id="a message that nobody asked"),
+        pytest.param(CHAT, "01ARZ3NDEKTSV4RRFFQ69G5FAV", id="an unknown message"),
         pytest.param("relay.human.telegram.tg.9", None, id="another chat's message"),
         pytest.param("relay.human.telegram.tg", None, id="no chat"),
     ],
@@ -108,7 +108,7 @@ async def test_nothing_shows_that_the_chat_did_not_ask_for(here: Bridge, subject
     await ask(here)
     await here.answer("real")
     await here.relay.idle()
-    assert [one["text"] for one in here.server.sent] == ["real"]
+    assert [message["text"] for message in here.server.sent] == ["real"]
     assert count(here, "sendChatAction")() == 0
 
 
@@ -160,7 +160,7 @@ async def test_progress_that_is_on_its_way_never_outlives_the_answer(here: Bridg
     assert here.server.sent == []
     here.server.behave()
     await answer
-    await until(lambda: [one["text"] for one in here.server.sent] == ["done"])
+    await until(lambda: [message["text"] for message in here.server.sent] == ["done"])
     assert len(here.server.deleted) == 1
 
 
@@ -175,10 +175,12 @@ async def test_an_agent_may_be_at_work_before_the_publish_has_returned(server: B
     async with Api(Secret(server.token), server.url, timeout=5) as api, Bot.open("tg", data_dir / "b", clock) as bot:
         presence = Presence("tg", api, bot, clock, tasks, tasks)
         presence.resume()
-        presence.hear(CHAT, typing("stranger", f"telegram-{ADA}-1"))
+        presence.on_signal(CHAT, typing("stranger", f"telegram-{ADA}-1"))
         assert len(tasks) == 0
-        bot.under_way.add((ADA, 1))
-        await asyncio.to_thread(presence.hear, CHAT, typing("agent", f"telegram-{ADA}-1"))  # as a thread's handler does
+        bot.publishing.add((ADA, 1))
+        await asyncio.to_thread(
+            presence.on_signal, CHAT, typing("agent", f"telegram-{ADA}-1")
+        )  # as a thread's handler does
         await server.wait_for(lambda: "sendChatAction" in [name for name, _ in server.calls])
         presence.answered(ADA, "agent")
         await until(is_over)
@@ -233,7 +235,7 @@ async def test_everything_together_keeps_telegrams_limits(server: BotServer, dat
         if name in counted
     ]
     for chat, most, seconds in ((GROUP, 20, 60.0), (GROUP, 1, 1.0), (ADA, 1, 1.0)):
-        times = [at for one, at in seen if one == chat]
+        times = [at for place, at in seen if place == chat]
         assert len(times) > most
         assert all(last - first >= seconds - late for first, last in zip(times, times[most:], strict=False))
     assert {name for name, _ in server.calls} >= counted - {"sendDocument"}

@@ -56,7 +56,7 @@ async def replaced(here: Bridge, **config: Any) -> AsyncIterator[TelegramAdapter
     here.server.behave()
     await replacing
     await held
-    assert [one["text"] for one in here.server.sent if one["chat_id"] == EVE] == ["held"]
+    assert [message["text"] for message in here.server.sent if message["chat_id"] == EVE] == ["held"]
 
 
 async def test_progress_is_one_message_and_goes_with_the_answer(server: BotServer, data_dir: Path) -> None:
@@ -66,9 +66,9 @@ async def test_progress_is_one_message_and_goes_with_the_answer(server: BotServe
         async with replaced(here, allowUsers=[ADA, EVE]):
             for step in ("reading", "writing"):
                 say(here, asked.id, SignalType.PROGRESS, step)
-                await until(lambda: [one["text"] for one in server.sent] == [f"⏳ {step}"])  # noqa: B023
+                await until(lambda: [message["text"] for message in server.sent] == [f"⏳ {step}"])  # noqa: B023
             await here.relay.publish(CHAT, {"content": "done"}, sender=AGENT, parent_id=asked.id)
-            await until(lambda: [one["text"] for one in server.sent] == ["done"])
+            await until(lambda: [message["text"] for message in server.sent] == ["done"])
         assert len(calls(server, "sendMessage", ADA)) == 2
 
 
@@ -85,7 +85,7 @@ async def test_work_that_shows_goes_on(server: BotServer, data_dir: Path) -> Non
         typed = len(calls(server, "sendChatAction", ADA))
         await until(lambda: len(calls(server, "sendChatAction", ADA)) > typed)
         await here.relay.publish(CHAT, {"content": "done"}, sender=AGENT, parent_id=asked.id)
-        await until(lambda: [one["text"] for one in server.sent if one["chat_id"] == ADA] == ["done"])
+        await until(lambda: [message["text"] for message in server.sent if message["chat_id"] == ADA] == ["done"])
 
 
 async def test_progress_that_a_stop_leaves_behind_goes_with_the_next_answer(
@@ -103,7 +103,7 @@ async def test_progress_that_a_stop_leaves_behind_goes_with_the_next_answer(
         await here.relay.replace_adapter(TelegramAdapter("tg", make_config(server)))
         server.behave()
         await here.answer("more")
-        await until(lambda: [one["text"] for one in server.sent] == ["done", "more"])
+        await until(lambda: [message["text"] for message in server.sent] == ["done", "more"])
 
 
 async def test_who_is_taken_off_the_list_is_not_heard_any_more(server: BotServer, data_dir: Path) -> None:
@@ -128,7 +128,7 @@ async def test_an_answer_of_many_parts_goes_out_whole_and_once(server: BotServer
         await answer
         await here.answer("next", subject)
         await here.relay.idle()
-        assert "\n".join(one["text"] for one in server.sent) == f"{text}\nnext"
+        assert "\n".join(message["text"] for message in server.sent) == f"{text}\nnext"
         assert await here.relay.dead_letters() == []
 
 
@@ -138,7 +138,7 @@ def test_a_message_in_hand_has_all_the_time_a_delivery_has() -> None:
 
 async def test_one_bot_is_one_wherever_its_server_is(server: BotServer, data_dir: Path) -> None:
     async with bridge(server, data_dir) as here, BotServer() as other:
-        with pytest.raises(Exception, match="adapter tg has this bot already"):
+        with pytest.raises(Exception, match="adapter tg uses this bot already"):
             await here.relay.add_adapter(TelegramAdapter("other", make_config(other)))
 
 
@@ -154,7 +154,7 @@ async def test_the_newest_takes_over_and_gives_back_when_it_goes(data_dir: Path,
             log.append(f"{self.name} off")
 
     log: list[str] = []
-    old, new = Named("old"), Named("new")
+    old, new = [Named("old")], [Named("new")]
     async with Bot.open("tg", data_dir / "bot.json", clock) as bot:
         bot.enter(old)
         bot.enter(new)

@@ -138,7 +138,7 @@ async def test_a_reload_while_a_body_comes_in_has_the_new_adapter_judge_it(data_
 
 
 async def test_reloads_under_load_refuse_lose_and_double_nothing(data_dir: Path) -> None:
-    """Sixteen senders, each request on a connection of its own, while the adapter is replaced twelve times."""
+    """Sixteen senders, each request on a new connection, while the adapter is replaced twelve times."""
     answers: Counter[int] = Counter()
     accepted: list[str] = []
 
@@ -315,7 +315,7 @@ async def test_a_receiver_that_is_gone_stays_so_over_a_kill_until_the_operator_r
             await client.reload_adapters()
             (hook,) = (await client.adapters()).adapters
             assert hook.state is not None
-            assert (hook.state.state, len(receiver.got)) == ("disconnected", 1), "nobody has said that it is mended"
+            assert (hook.state.state, len(receiver.got)) == ("disconnected", 1), "no operator has reloaded it"
             assert "run 'relay adapters reload hook'" in (hook.state.detail or "")
             await client.reload_adapters("hook")
             await until(lambda: len(receiver.got) == 2)

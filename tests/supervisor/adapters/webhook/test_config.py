@@ -49,7 +49,7 @@ def test_the_least_that_is_needed() -> None:
         ({"outbound": {**OUT, "url": "ftp://example.com"}}, "https://example.com/hook"),
         ({"outbound": {**OUT, "url": "https://"}}, "https://example.com/hook"),
         ({"outbound": {**OUT, "url": "https://a b/"}}, "https://example.com/hook"),
-        ({"outbound": {**OUT, "url": "https://example.com:99999/"}}, "no URL"),
+        ({"outbound": {**OUT, "url": "https://example.com:99999/"}}, "not a URL"),
         ({"outbound": {**OUT, "url": "https://me:pw@example.com/"}}, "Authorization"),
         ({"outbound": {**OUT, "url": "https://example.com/#top"}}, "#"),
         ({"outbound": {**OUT, "allowHosts": ["127.0.0.1/99"]}}, "#1"),
@@ -67,7 +67,7 @@ def test_the_least_that_is_needed() -> None:
 def test_what_cannot_be_used_is_refused_with_the_key_or_the_remedy(config: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValidationError) as caught:
         WebhookConfig.model_validate(config)
-    said = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in caught.value.errors())
+    said = "; ".join(f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in caught.value.errors())
     assert problem in said
     assert SECRET.removeprefix("whsec_") not in said
 

@@ -49,13 +49,13 @@ class Mode(NamedTuple):
             if "standard" in self.schemes:
                 name = "webhook-signature"
                 copies.insert(0, {**headers, name: f"{headers[name]} {by_old[name]}"})
-        for one in [*copies]:
+        for copy in [*copies]:
             if len(self.schemes) > 1:
                 for prefix in ("webhook-", "x-"):
-                    copies.append({name: value for name, value in one.items() if not name.startswith(prefix)})
-        for one in [*copies]:
-            if "x-signature" in one:
-                copies.append({**one, "x-signature": "sha256=" + one["x-signature"].upper()})
+                    copies.append({name: value for name, value in copy.items() if not name.startswith(prefix)})
+        for copy in [*copies]:
+            if "x-signature" in copy:
+                copies.append({**copy, "x-signature": "sha256=" + copy["x-signature"].upper()})
         return copies
 
 

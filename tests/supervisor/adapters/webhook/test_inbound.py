@@ -25,7 +25,7 @@ from relay_core.errors import StorageError
 from relay_core.messages.results import AdapterResult, PublishResult, Reason, Rejection
 from relay_core.testing import FakeClock
 from relay_supervisor.adapters.webhook import listener
-from relay_supervisor.adapters.webhook.inbound import UNAUTHORIZED, _check_keys, judge
+from relay_supervisor.adapters.webhook.inbound import UNAUTHORIZED, _check_keys, find_refusal
 from relay_supervisor.adapters.webhook.replays import Replays
 from relay_supervisor.adapters.webhook.signing import read_key
 from relay_supervisor.adapters.webhook.signing import sign as make_signature
@@ -110,7 +110,7 @@ async def test_a_replay_is_answered_with_the_first_ones_id_and_not_published(
 ) -> None:
     _, first = await sender.send()
     assert await sender.send() == (200, {**first, "duplicate": True})
-    clock.advance(250)  # a sender that lost the answer signs anew when it tries again
+    clock.advance(250)  # a sender that lost the answer signs again when it retries
     assert await sender.send() == (200, {**first, "duplicate": True})
     assert len(await stored(relay)) == 1
 
@@ -238,8 +238,8 @@ async def test_copies_by_either_scheme_that_come_at_the_same_time_are_one_messag
 ) -> None:
     adapter, other = a_webhook({"scheme": "both", "subject": "relay.slow"}), a_webhook({}, id="other")
     target = Telling(patterns=["relay.slow"])
-    for one in (adapter, other, target):
-        await relay.add_adapter(one)
+    for webhook in (adapter, other, target):
+        await relay.add_adapter(webhook)
     copies = sign_twice(clock)
     async with a_sender(adapter, clock) as sender, a_sender(other, clock) as to_other:
         async with (
@@ -266,7 +266,7 @@ async def test_with_both_schemes_messages_of_other_ids_are_others_although_they_
     assert len(await stored(relay)) == 2
 
 
-async def test_what_was_known_by_its_twin_is_known_when_it_is_signed_anew(relay: RelayCore, clock: FakeClock) -> None:
+async def test_what_was_known_by_its_twin_is_known_when_it_is_signed_again(relay: RelayCore, clock: FakeClock) -> None:
     adapter = a_webhook({"scheme": "both"})
     await relay.add_adapter(adapter)
     standard, legacy = sign_twice(clock)
@@ -385,14 +385,14 @@ def test_what_the_bus_has_not_taken_is_put_off_only_if_that_can_help(
 ) -> None:
     rejected = tuple(Rejection(endpoint_hash="x", reason=reason) for reason in reasons)
     adapters = (AdapterResult(adapter_id="a", status="failed"),) if failed else ()
-    answer = judge(
+    answer = find_refusal(
         PublishResult(message_id="m", delivered_to=delivered, rejected=rejected or None, adapter_results=adapters)
     )
     assert (answer.status if answer is not None else None) == status
     assert answer is None or (answer.retry_after is not None) == (status != 422)
 
 
-async def test_a_message_that_nobody_takes_is_kept_as_a_dead_letter(relay: RelayCore, clock: FakeClock) -> None:
+async def test_a_message_without_a_consumer_is_kept_as_a_dead_letter(relay: RelayCore, clock: FakeClock) -> None:
     adapter = a_webhook({"subject": "relay.nobody"})
     await relay.add_adapter(adapter)
     async with a_sender(adapter, clock) as sender:
@@ -599,7 +599,7 @@ async def is_closed(reader: asyncio.StreamReader) -> bool:
     return reader.exception() is not None
 
 
-async def test_strangers_who_hold_connections_open_lock_nobody_out(
+async def test_clients_that_hold_connections_open_do_not_lock_others_out(
     relay: RelayCore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of too many, the one that has been waited for longest is closed: idle, in a head, or in a body."""
@@ -628,7 +628,7 @@ async def test_strangers_who_hold_connections_open_lock_nobody_out(
         assert (await sender.send(id="last"))[0] == 202
     for _, writer in strangers:
         writer.close()
-    gc.collect()  # a task whose error nobody has seen says so when it goes
+    gc.collect()  # a task with an unretrieved error is reported when it is collected
     assert problems == []
 
 
@@ -651,16 +651,16 @@ async def test_a_request_that_is_here_whole_is_answered_however_many_connect(
         assert (await sending)[0] == 202
         async with a_sender(adapter, clock) as newer:
             assert (await newer.send(id="b"))[0] == 202, "what was answered is one that is waited for again"
-    gc.collect()  # a task whose error nobody has seen says so when it goes
+    gc.collect()  # a task with an unretrieved error is reported when it is collected
     assert problems == []
 
 
 async def test_adapters_with_the_same_port_share_it(relay: RelayCore, clock: FakeClock) -> None:
-    one, other = a_webhook({}, id="one"), a_webhook({"secret": OLD_SECRET}, id="other")
-    await relay.add_adapter(one)
+    first, other = a_webhook({}, id="one"), a_webhook({"secret": OLD_SECRET}, id="other")
+    await relay.add_adapter(first)
     await relay.add_adapter(other)
-    assert one.port == other.port
-    async with a_sender(one, clock) as to_one, a_sender(other, clock) as to_other:
+    assert first.port == other.port
+    async with a_sender(first, clock) as to_one, a_sender(other, clock) as to_other:
         assert (await to_one.send())[0] == 202
         assert (await to_other.send())[0] == 401
         assert (await to_other.send(secret=OLD_SECRET))[0] == 202, "ids are each adapter's own"
@@ -700,7 +700,9 @@ async def test_refusals_are_counted_in_the_log_but_not_each_is_told(
     clock.advance(60)
     await sender.send(secret=OLD_SECRET)
     lines = [record.getMessage() for record in caplog.records if "refused" in record.getMessage()]
-    assert [line.split()[0] for line in lines] == ["1", "50"]
+    assert len(lines) == 2
+    assert lines[1].startswith("a webhook was refused with 401: ")
+    assert lines[1].endswith("(49 more like it since the last such line)")
     assert SECRET not in caplog.text
 
 

@@ -208,7 +208,7 @@ async def test_a_failed_delivery_is_one_dead_letter_and_one_count_of_the_breaker
     assert problem in (state.last_error or "")
     assert "canary" not in f"{letter.reason} {state}", "neither the URL's path nor the answer is shown"
     assert len(receiver.got) == 1, "nothing is followed, nothing is tried again"
-    (breaker,) = [one for one in relay.breakers() if one.subject == "relay.adapter.hook"]
+    (breaker,) = [breaker for breaker in relay.breakers() if breaker.subject == "relay.adapter.hook"]
     assert breaker.consecutive_failures == 1
 
 

@@ -154,7 +154,7 @@ def test_the_legacy_form_is_taken_with_and_without_prefix_and_its_id_is_what_was
     headers = legacy()
     signed = check(headers, scheme="legacy")
     assert signed.id == "legacy " + hashlib.sha256(f"{NOW}.".encode() + BODY).hexdigest()
-    assert check(legacy(key=OLD_KEY), keys=(KEY, OLD_KEY), scheme="legacy") == signed, "whoever signed it"
+    assert check(legacy(key=OLD_KEY), keys=(KEY, OLD_KEY), scheme="legacy") == signed, "by either secret"
     assert check(legacy(NOW + 1), scheme="legacy").id != signed.id
     assert check(legacy(body=b"{}"), b"{}", scheme="legacy").id != signed.id
     shouted = {**headers, "x-signature": "sha256=" + headers["x-signature"].upper()}
@@ -178,8 +178,8 @@ def test_with_both_schemes_each_is_taken() -> None:
 
 
 def test_the_same_time_and_body_by_the_other_scheme_is_the_twin() -> None:
-    one, other = check(standard(), scheme="both"), check(legacy(), scheme="both")
-    assert (one.twin, one.mark) == (other.mark, other.twin)
+    first, other = check(standard(), scheme="both"), check(legacy(), scheme="both")
+    assert (first.twin, first.mark) == (other.mark, other.twin)
     assert other.id == other.mark
     for signed in (check(legacy(NOW + 1), scheme="both"), check(legacy(body=b"{}"), b"{}", scheme="both")):
         assert signed.mark != other.mark
