@@ -1,5 +1,4 @@
-"""Agents on this machine.
+"""Agents on this machine: the registry, their configuration files (`client_config`), and the programs they start.
 
-The registry of those that were added, the edits to their configuration files (`client_config`), and the two programs
-that their sessions start, `mcp` and `hooks`, which share `light`.
+These programs are `mcp` and `hooks`, which share `light`.
 """

@@ -1,11 +1,10 @@
-"""The light side: what the sessions of agents start themselves, `relay mcp` and `relay hook`.
+"""The parts that `relay mcp` and `relay hook` share.
 
-Every session of an agent starts the one and every prompt the other, so they import the standard library alone, and of
-it only what is light: no asyncio, no pydantic, no orjson, no typer (an import contract and a test hold this).
-`sync_connection` is the connection to the supervisor.
+Every session of an agent starts the first and every prompt the second, so both import only the fast parts of the
+standard library: no asyncio, pydantic, orjson or typer (an import contract and a test check this).
 """
 
 from __future__ import annotations
 
 TYPE_CHECKING = False
-"""True to type checkers, which go by the name: `typing` alone takes a third of the time that there is."""
+"""True for type checkers, which go by the name: importing `typing` would take a third of the start-up time."""

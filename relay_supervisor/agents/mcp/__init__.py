@@ -1,4 +1,1 @@
-"""`relay mcp`: the bus for an agent that speaks MCP.
-
-Every session starts one, so it imports the standard library only, and only light parts of it.
-"""
+"""`relay mcp`, the MCP server that each session of an agent starts."""
