@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from relay_core.text.units import ago
+from relay_core.text.units import ago, plural
 from relay_supervisor.cli.arguments import Every, FilterOptions, Ids, Limit, MessageId, Target, duration
 from relay_supervisor.cli.command import Session, command
 from relay_supervisor.cli.entry import ExitCode, UsageError
@@ -132,8 +132,8 @@ async def export(session: Session, options: FilterOptions) -> None:
 def _confirmed(count: int, partial: str) -> bool:
     """Ask the user to type the number of dead letters that will be deleted."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise UsageError(f"this would delete {count:,} dead letters{partial}: add --yes to confirm")
-    sys.stderr.write(f"This deletes {count:,} dead letters{partial} permanently. Type {count} to continue: ")
+        raise UsageError(f"this would delete {plural(count, 'dead letter')}{partial}: add --yes to confirm")
+    sys.stderr.write(f"This deletes {plural(count, 'dead letter')}{partial} permanently. Type {count} to continue: ")
     sys.stderr.flush()
     return sys.stdin.readline().strip() == str(count)
 

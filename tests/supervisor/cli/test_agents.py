@@ -151,7 +151,7 @@ def test_what_is_left_in_the_files_is_taken_out_by_the_command_that_is_shown(
     relay("agent", "add", name, "--print-token")  # from elsewhere: its project stays what it is
     shown = relay("agent", "rm", name).err
     assert "config.toml" in {one.name for one in project.rglob("*")}
-    words = shlex.split(shown.partition("files: ")[2])
+    words = shlex.split(shown.partition("files with: ")[2])
     assert words[0] == "relay"
     assert "is already removed" in relay(*words[1:]).out
     assert [one for one in project.rglob("*") if one.is_file()] == []
@@ -178,7 +178,7 @@ def test_a_file_that_cannot_be_changed_is_shown_and_the_others_are_changed(
     ran = relay("agent", "add", name, "--cwd", str(project), "--for", "claude-code", "--write", code=1)
     assert ".mcp.json: not changed: it is not plain JSON" in ran.out
     assert '"mcpServers"' in ran.out
-    assert "settings.local.json: made" in ran.out
+    assert "settings.local.json: created" in ran.out
     assert "paste" in ran.err
     assert (project / ".mcp.json").read_text() == "// mine\n{}"
 
