@@ -43,18 +43,6 @@ class Group(TyperGroup):
         return super().parse_args(ctx, rest)
 
 
-class ListGroup(Group):
-    """A group whose default is `list`."""
-
-    default = "list"
-
-
-class ShowGroup(Group):
-    """A group whose default is `show`."""
-
-    default = "show"
-
-
 class Root(Group):
     """The command `relay`: imports a command when it is called."""
 
@@ -117,7 +105,7 @@ def root_app() -> typer.Typer:
 def new_group(help: str, *, default: str = "list") -> typer.Typer:
     """Return an empty group of commands."""
     return typer.Typer(
-        cls=ShowGroup if default == "show" else ListGroup,
+        cls=type("DefaultGroup", (Group,), {"default": default}),
         help=f"{help} The default command is {default}.",
         epilog=_EVERYWHERE,
         rich_markup_mode=None,

@@ -85,16 +85,12 @@ def read_event(data: bytes, given: str | None) -> Event:
 
 def answer(event: Event, text: str) -> str:
     """Return the output that makes the agent read a text, and at a stop continue with it."""
-    if event.shape == "plain":
-        return text + "\n"
-    return json.dumps(_cursor(event, text) if event.shape == "cursor" else _claude(event, text)) + "\n"
+    return (text if event.shape == "plain" else json.dumps(_output(event, text))) + "\n"
 
 
-def _cursor(event: Event, text: str) -> dict[str, Any]:
-    return {"followup_message" if event.kind == STOP else "additional_context": text}
-
-
-def _claude(event: Event, text: str) -> dict[str, Any]:
+def _output(event: Event, text: str) -> dict[str, Any]:
+    if event.shape == "cursor":
+        return {"followup_message" if event.kind == STOP else "additional_context": text}
     if event.kind != STOP:
         return {"hookSpecificOutput": {"hookEventName": event.name, "additionalContext": text}}
     if event.shape == "vscode":

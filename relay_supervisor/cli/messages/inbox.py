@@ -60,7 +60,9 @@ async def inbox(
     if timeout is not None and not wait:
         raise UsageError("--timeout needs --wait")
     lease_time = duration(lease, "--lease")
-    deadline = _deadline(timeout)
+    deadline = None
+    if timeout is not None:
+        deadline = asyncio.get_running_loop().time() + duration(timeout, "--timeout").total_seconds()
     limit = limit or (1 if claim else 50)
     async with _connected(session, wait, deadline) as client:
 
@@ -87,13 +89,6 @@ async def inbox(
         session.note(
             f"claimed for {lease}: finish each with 'relay ack {subject} ID' or 'relay fail {subject} ID REASON'"
         )
-
-
-def _deadline(timeout: str | None) -> float | None:
-    """Return the event loop's time at which the wait ends."""
-    if timeout is None:
-        return None
-    return asyncio.get_running_loop().time() + duration(timeout, "--timeout").total_seconds()
 
 
 @asynccontextmanager
