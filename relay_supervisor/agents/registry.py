@@ -1,12 +1,12 @@
-"""The agents of this machine: who was added, who is connected, and when each was last seen.
+"""The agents of this machine: which were added, which are connected, and when each was last seen.
 
-1. agents.json has the agents that the operator has added, with a description for the others. An agent's endpoint and
-   its token exist apart from it: a broken file costs descriptions and nothing else, is told, and is not written over.
-2. An added agent has one token of its own, for exactly its subject. It lies in ``agents/SUBJECT.token``, private like
-   everything here, so that no project's file has to hold it. If that file is gone, or was not private, adding the agent
-   again makes another token, and the old one is worthless.
-3. A connection that says for whom it acts is counted until it ends; both its ends are when the agent was last seen.
-   That is written down at most once in `SAVE_SECS` and at the end: a kill costs so much of it.
+1. agents.json lists the agents that the operator has added, with their descriptions. Endpoints and tokens are stored
+   elsewhere: an invalid file loses only descriptions, is reported, and is not overwritten.
+2. An added agent has one token, for exactly its subject, in the private file ``agents/SUBJECT.token``, so that no
+   project file has to hold it. If the file is missing or was readable by others, adding the agent again creates a new
+   token and revokes the old one.
+3. A connection that names its agent is counted until it ends; its start and end set the agent's last-seen time. That
+   time is saved at most once in `SAVE_SECS` and at shutdown: a kill loses at most that much.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _FILE = TypeAdapter(list[Agent])
 
 
 class Agents:
-    """Know the agents."""
+    """The registry of agents."""
 
     def __init__(self, relay: RelayCore, tokens: Tokens, clock: Clock) -> None:
         self._relay = relay
@@ -71,7 +71,7 @@ class Agents:
         self._saving: Timer | None = None
         self._changing = asyncio.Lock()
         self.broken: str | None = None
-        """What is wrong with the file, or None."""
+        """Why agents.json is not used, or None."""
 
     async def __aenter__(self) -> Self:
         await asyncio.to_thread(self._load)
@@ -85,41 +85,44 @@ class Agents:
             self._save()
 
     async def add(self, subject: str, description: str | None, cwd: str | None) -> tuple[AgentState, str, Path]:
-        """Give an agent its mailbox, its token and its entry; return it with its token and the token's file.
+        """Create an agent's mailbox, token and entry; return the agent, its token and the token's file.
 
-        What is there stays: its mail, its token, and of its entry what is not given.
+        An existing agent keeps its messages, its token, and the parts of its entry that are not given.
 
         Raises:
-            InvalidSubject: if it is no subject for an agent.
-            ConfigError: while agents.json or tokens.json is broken.
-            StorageError: if something cannot be written.
+            InvalidSubject: if an agent cannot have this subject.
+            ConfigError: while agents.json or tokens.json is invalid.
+            StorageError: if a file cannot be written.
         """
         validate_subject(subject)
         check_pattern(subject)
         if is_reply(subject):
-            raise InvalidSubject(f"{subject!r} would be a private mailbox: choose another name", subject=subject)
+            raise InvalidSubject(
+                f"{subject!r} is reserved for private reply mailboxes: choose another name", subject=subject
+            )
         async with self._changing:
             self._check_file()
             await self._relay.register_endpoint(subject)
             token, path = await asyncio.to_thread(self._token, subject)
             known = self._agents.get(subject, Agent(subject=subject))
             given = {"description": description, "cwd": cwd}
-            self._agents[subject] = known.model_copy(update={key: one for key, one in given.items() if one is not None})
+            update = {key: value for key, value in given.items() if value is not None}
+            self._agents[subject] = known.model_copy(update=update)
             await asyncio.to_thread(self._write)
         return self.state(subject), token, path
 
     async def remove(self, subject: str) -> None:
-        """Take an agent's entry, token and endpoint away; its mail stays.
+        """Remove an agent's entry, token and endpoint; its messages stay.
 
         Raises:
             NotFound: if it was not added.
-            ConfigError: while agents.json or tokens.json is broken.
-            StorageError: if something cannot be written.
+            ConfigError: while agents.json or tokens.json is invalid.
+            StorageError: if a file cannot be written.
         """
         async with self._changing:
             self._check_file()
             if subject not in self._agents:
-                raise NotFound(f"no agent {subject}: 'relay agent list' shows who was added", what=subject)
+                raise NotFound(f"no agent {subject}: see 'relay agent list'", what=subject)
             await asyncio.to_thread(self._forget_token, subject)
             with suppress(NotFound):
                 await self._relay.unregister_endpoint(subject)
@@ -127,7 +130,7 @@ class Agents:
             await asyncio.to_thread(self._write)
 
     def connected(self, connection: Connection, subject: str) -> None:
-        """Count a connection that acts for an agent, until it ends; it acts for one, and says so once."""
+        """Count a connection as its agent's until it ends; only the first agent that it names counts."""
         if connection in self._acting:
             return
         self._acting[connection] = subject
@@ -135,7 +138,7 @@ class Agents:
         connection.on_closed(lambda: self._see(self._acting.pop(connection)))
 
     def page(self, after: str | None, limit: int) -> tuple[list[AgentState], str | None]:
-        """Return agents and other endpoints but reply mailboxes, by subject, and the cursor of what follows."""
+        """Return a page of agents and endpoints (without reply mailboxes) by subject, and the next cursor."""
         endpoints = page_of(self._relay.endpoint_subjects(), after, limit + 1)
         added = page_of(sorted(self._agents), after, limit + 1)
         names = sorted({*endpoints, *added})[: limit + 1]
@@ -145,7 +148,7 @@ class Agents:
         return [self.state(subject, acting) for subject in names], names[-1] if more else None
 
     def state(self, subject: str, acting: Mapping[str, int] | None = None) -> AgentState:
-        """Return how one of them is doing."""
+        """Return the state of an agent."""
         if acting is None:
             acting = Counter(self._acting.values())
         known = self._agents.get(subject)
@@ -176,26 +179,26 @@ class Agents:
             if self.broken is None:
                 self._write(sync=False)
         except Exception as error:
-            logger.warning("when agents were last seen is not kept: %s", error)
+            logger.warning("cannot save when agents were last seen: %s", error)
 
     def _load(self) -> None:
         try:
-            self._agents = {one.subject: one for one in read_agents(self._path)}
+            self._agents = {agent.subject: agent for agent in read_agents(self._path)}
         except ValueError as error:
             self.broken = str(error)
             logger.error("agents.json is not used: %s", self.broken)
 
     def _check_file(self) -> None:
         if self.broken is not None:
-            raise ConfigError(f"repair the file first, then restart: {self.broken}", path=str(self._path))
+            raise ConfigError(f"repair the file, then restart the supervisor: {self.broken}", path=str(self._path))
 
     def _write(self, *, sync: bool = True) -> None:
-        entries = [one.to_wire() for one in self._agents.values()]
+        entries = [agent.to_wire() for agent in self._agents.values()]
         data = orjson.dumps(entries, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
         atomic_write(self._path, data, sync=sync)
 
     def _token(self, subject: str) -> tuple[str, Path]:
-        """Return an agent's token and its file, made if what is there is not good. Blocks."""
+        """Return an agent's token and its file; create the token if the file holds no valid one. Blocks."""
         path = Path(agent_token_name(str(self._dir), subject))
         try:
             token = read_trusted(path, private=True).decode().strip()
@@ -205,11 +208,11 @@ class Agents:
         except FileNotFoundError:
             pass
         except (OSError, ValueError) as error:
-            logger.warning("the token in %s is made anew: %s", path, error)
+            logger.warning("replacing the token in %s: %s", path, error)
         try:
             path.parent.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
-            raise storage_error("make", path.parent, error) from error
+            raise storage_error("create", path.parent, error) from error
         self._tokens.revoke(subject, _note(subject))
         _, token = self._tokens.add(subject, note=_note(subject))
         atomic_write(path, f"{token}\n".encode())
@@ -225,7 +228,7 @@ class Agents:
 
 
 def page_of(names: list[str], after: str | None, limit: int) -> list[str]:
-    """Return the first names after one, of a list that is sorted."""
+    """Return the first names of a sorted list after a name."""
     start = bisect_right(names, after) if after is not None else 0
     return names[start : start + limit]
 
@@ -234,7 +237,7 @@ def read_agents(path: Path) -> list[Agent]:
     """Return the entries of agents.json; blocks.
 
     Raises:
-        ValueError: if it cannot be used; the text says why.
+        ValueError: if the file is invalid or unreadable.
     """
     try:
         return _FILE.validate_json(read_trusted(path))

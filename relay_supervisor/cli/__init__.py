@@ -16,55 +16,44 @@ people) and `entry` (exit code). `operate/endpoints.py` is a good example; `argu
 
 from __future__ import annotations
 
-
-class Listed:
-    """A command: its name, where its code is, and what it is for."""
-
-    def __init__(self, name: str, module: str, help: str) -> None:
-        self.name = name
-        self.module = module
-        self.help = help
-
-
-COMMANDS: dict[str, list[Listed]] = {
-    "See": [
-        Listed("status", "operate.status:app", "How everything is doing, problems first."),
-        Listed("endpoints", "operate.endpoints:app", "Subjects with a mailbox: list, add, rm."),
-        Listed("breakers", "operate.breakers:app", "Circuit breakers: list, reset, force."),
-        Listed("senders", "operate.breakers:senders_app", "What each sender has used of its rate limit."),
-        Listed("trace", "messages.traces:app", "What became of a message, hop by hop."),
-        Listed("traces", "messages.traces:list_app", "Messages by id, subject, sender or status, newest first."),
-        Listed("report", "operate.reports:app", "Nightly reports: list, show, run."),
-    ],
-    "Send and receive": [
-        Listed("publish", "messages.publish:app", "Publish a message, or many; wait for an answer."),
-        Listed("subscribe", "messages.subscribe:app", "Print messages as JSON lines as they come."),
-        Listed("inbox", "messages.inbox:app", "Look at waiting messages, or claim them."),
-        Listed("ack", "messages.inbox:ack_app", "Finish a claimed message."),
-        Listed("fail", "messages.inbox:fail_app", "Make a dead letter of a claimed message."),
-    ],
-    "Agents": [
-        Listed("agent", "programs.agent:app", "Agents: list, add (with their configuration), rm."),
-        Listed("hook", "programs.hook:app", "Unread mail for an agent's session: for the agent's hooks."),
-        Listed("mcp", "programs.mcp:app", "The bus as six tools for an agent that speaks MCP, over stdin and stdout."),
-    ],
-    "Repair": [
-        Listed("dlq", "dead_letters.dlq:app", "Dead letters: list, show, plan, replay, edit, purge, export ..."),
-    ],
-    "Operate": [
-        Listed("adapters", "operate.adapters:app", "Adapters: list, enable, disable, test, reload."),
-        Listed("access", "operate.access:app", "Who may publish to what: list, add, rm."),
-        Listed("token", "operate.access:token_app", "Tokens for agents: list, add, rm."),
-        Listed("jobs", "operate.jobs:app", "Scheduled upkeep: list, run, cancel."),
-        Listed("config", "operate.config:app", "The configuration in force: show, reload."),
-        Listed("demo", "programs.demo:app", "The dashboard on live demo traffic."),
-    ],
+COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
+    "See": {
+        "status": ("operate.status:app", "Show the state of the bus, problems first."),
+        "endpoints": ("operate.endpoints:app", "Subjects with a mailbox: list, add, rm."),
+        "breakers": ("operate.breakers:app", "Circuit breakers: list, reset, force."),
+        "senders": ("operate.breakers:senders_app", "Show how much of its rate limit each sender has used."),
+        "trace": ("messages.traces:app", "Show what happened to a message, hop by hop."),
+        "traces": ("messages.traces:list_app", "Find messages by id, subject, sender or status."),
+        "report": ("operate.reports:app", "Nightly reports: list, show, run."),
+    },
+    "Send and receive": {
+        "publish": ("messages.publish:app", "Publish one message or many; wait for a reply."),
+        "subscribe": ("messages.subscribe:app", "Print messages as JSON lines as they arrive."),
+        "inbox": ("messages.inbox:app", "Show or claim waiting messages."),
+        "ack": ("messages.inbox:ack_app", "Acknowledge a claimed message."),
+        "fail": ("messages.inbox:fail_app", "Turn a claimed message into a dead letter."),
+    },
+    "Agents": {
+        "agent": ("programs.agent:app", "Agents: list, add (and configure), rm."),
+        "hook": ("programs.light:hook_app", "Show an agent its unread mail; run by the agent's hooks."),
+        "mcp": ("programs.light:mcp_app", "Serve the bus to an agent as MCP tools on stdin and stdout."),
+    },
+    "Repair": {
+        "dlq": ("dead_letters.replay:app", "Dead letters: list, show, plan, replay, edit, purge, export ..."),
+    },
+    "Operate": {
+        "adapters": ("operate.adapters:app", "Adapters: list, enable, disable, test, reload."),
+        "access": ("operate.access:app", "Access rules: list, add, rm."),
+        "token": ("operate.access:token_app", "Tokens for agents: list, add, rm."),
+        "jobs": ("operate.jobs:app", "Scheduled maintenance: list, run, cancel."),
+        "config": ("operate.config:app", "The configuration in force: show, reload."),
+        "demo": ("programs.demo:app", "Open the dashboard on live demo traffic."),
+    },
 }
-"""Every command, under the headings of ``relay --help``."""
-
+"""Under each heading of ``relay --help``: a command's name, its module and app, and its help."""
 
 LIGHT = {"hook": "relay_supervisor.agents.hooks.command", "mcp": "relay_supervisor.agents.mcp.command"}
-"""Commands that agents start all the time: they import the standard library only."""
+"""Commands that agents start all the time; they import the standard library only."""
 
 
 def main() -> None:
@@ -72,7 +61,7 @@ def main() -> None:
     import os
     import sys
 
-    # Whoever called may have closed them.
+    # The caller may have closed them.
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     light = light_command(sys.argv[1:])
@@ -83,8 +72,8 @@ def main() -> None:
         code = import_module(LIGHT[name]).main(args)
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(code)  # there is nothing left to tidy up, and that alone would take 4 ms
-    # Pydantic would look through every installed package for plugins, a tenth of what a command takes.
+        os._exit(code)  # there is nothing to clean up, and the interpreter's shutdown takes 4 ms
+    # Pydantic would search every installed package for plugins: a tenth of a command's time.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")
     from relay_supervisor.cli.entry import enter
     from relay_supervisor.cli.groups import root_app
@@ -93,7 +82,7 @@ def main() -> None:
 
 
 def light_command(args: list[str]) -> tuple[str, list[str]] | None:
-    """Return which light command is called, and with what; None if none is, or if it is to be explained."""
+    """Return the light command that is called and its arguments; None for other commands and for ``--help``."""
     at = 0
     while at < len(args) and args[at].partition("=")[0] in ("--data-dir", "--socket", "--token"):
         at += 1 if "=" in args[at] else 2

@@ -1,4 +1,4 @@
-"""``python -m relay_supervisor.cli``: the same as the command `relay`."""
+"""``python -m relay_supervisor.cli``: the command `relay`."""
 
 from relay_supervisor.cli import main
 

@@ -1,4 +1,7 @@
-"""What several commands take: subjects (completed by the shell), JSON, times, and which dead letters are meant."""
+"""Arguments that several commands share: subjects (with shell completion), JSON, times and dead-letter filters.
+
+Every function here raises `UsageError` for a value that it cannot read.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ _COMPLETION_SECS = 1.0
 
 
 def complete_subject(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the endpoints that a word may become; none if nobody can be asked."""
+    """Return the endpoints that begin with a word; none if the supervisor does not answer."""
     import asyncio
 
     from relay_core.client.client import RelayClient
@@ -40,130 +43,105 @@ def complete_subject(ctx: typer.Context, incomplete: str) -> list[str]:
         return []
 
 
-Subject = Annotated[str, typer.Argument(help="The subject.", metavar="SUBJECT", autocompletion=complete_subject)]
-MessageId = Annotated[str, typer.Argument(help="The message's id.", metavar="ID")]
+Subject = Annotated[
+    str, typer.Argument(help="Subject of the mailbox.", metavar="SUBJECT", autocompletion=complete_subject)
+]
+MessageId = Annotated[str, typer.Argument(help="Message id.", metavar="ID")]
 Ids = Annotated[
     list[str] | None,
-    typer.Argument(help="Messages, by id, or one target's copy as ID/HASH.", metavar="ID", show_default=False),
+    typer.Argument(help="Message ids, or ID/HASH for the copy of one target.", metavar="ID", show_default=False),
 ]
-Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="At most so many.")]
-Fresh = Annotated[bool, typer.Option("--fresh-budget", help="Hops, chain and calls begin anew.")]
-Where = Annotated[
-    str | None,
-    typer.Option(
-        help="Those that a filter means: 'reason~timeout !to=relay.agent.* from~bot age>1h replays>0 \"in the body\"'.",
-        metavar="FILTER",
-    ),
-]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="Maximum number of rows.")]
+Every = Annotated[bool, typer.Option("--all", help="Every dead letter.")]
+Fresh = Annotated[bool, typer.Option("--fresh-budget", help="Reset hops, ancestor chain and calls.")]
+Target = Annotated[str | None, typer.Option("--endpoint", help="The target, if several targets failed.")]
 
 
 @dataclass
 class FilterOptions:
-    """The options by which a command is told which dead letters are meant."""
+    """The options that select dead letters."""
 
-    where: Where = None
-    code: Annotated[str | None, typer.Option(help="Those with this code, such as handler_failed.")] = None
-    endpoint: Annotated[
-        str | None, typer.Option(help="Those of this subject, pattern or hash.", autocompletion=complete_subject)
+    where: Annotated[
+        str | None,
+        typer.Option(
+            help="Filter, such as 'reason~timeout !to=relay.agent.* from~bot age>1h replays>0 \"in the body\"'.",
+            metavar="FILTER",
+        ),
     ] = None
-    sender: Annotated[str | None, typer.Option(help="Those from this sender, or a pattern over senders.")] = None
-    reason: Annotated[str | None, typer.Option(help="Those with this in their reason.")] = None
-    text: Annotated[str | None, typer.Option(help="Those with this in their payload.")] = None
+    code: Annotated[str | None, typer.Option(help="Failed with this code, such as handler_failed.")] = None
+    endpoint: Annotated[
+        str | None, typer.Option(help="Target's subject, pattern or hash.", autocompletion=complete_subject)
+    ] = None
+    sender: Annotated[str | None, typer.Option(help="Sender's subject or pattern.")] = None
+    reason: Annotated[str | None, typer.Option(help="Text in the reason.")] = None
+    text: Annotated[str | None, typer.Option(help="Text in the payload.")] = None
     since: Annotated[str | None, typer.Option(help="Failed after: 2h (ago), 7d, or 2026-01-31T12:00Z.")] = None
-    before: Annotated[str | None, typer.Option(help="Failed before: the same.")] = None
+    before: Annotated[str | None, typer.Option(help="Failed before: same format.")] = None
 
     def to_filter(self, ids: list[str] | None = None) -> DeadLetterFilter | None:
-        """Return the filter that the options make, or None if none was given; raises as `dead_letter_filter`."""
-        return dead_letter_filter(ids=ids, **vars(self))
+        """Return the filter, or None if no option was given."""
+        from relay_core.messages.dead_letter import DeadLetterFilter
+        from relay_core.messages.filter_language import FilterError, parse_filter
 
-
-def dead_letter_filter(
-    *,
-    where: str | None = None,
-    ids: list[str] | None = None,
-    code: str | None = None,
-    endpoint: str | None = None,
-    sender: str | None = None,
-    reason: str | None = None,
-    text: str | None = None,
-    since: str | None = None,
-    before: str | None = None,
-) -> DeadLetterFilter | None:
-    """Return the filter that the options make, or None if none was given.
-
-    Raises:
-        UsageError: if one of them cannot be read.
-    """
-    from relay_core.messages.dead_letter import DeadLetterFilter
-    from relay_core.messages.filter_language import FilterError, parse_filter
-
-    if where is not None:
         try:
-            where = where if parse_filter(where) else None
+            where = self.where if self.where is not None and parse_filter(self.where) else None
         except FilterError as error:
             raise UsageError(f"--where: {error}") from None
-    made = DeadLetterFilter(
-        where=where,
-        ids=tuple(ids) if ids else None,
-        code=code,
-        endpoint=endpoint,
-        sender=sender,
-        reason=reason,
-        text=text,
-        failed_after=instant_ms(since, "--since"),
-        failed_before=instant_ms(before, "--before"),
-    )
-    return made if made != DeadLetterFilter() else None
+        selected = DeadLetterFilter(
+            where=where,
+            ids=tuple(ids) if ids else None,
+            code=self.code,
+            endpoint=self.endpoint,
+            sender=self.sender,
+            reason=self.reason,
+            text=self.text,
+            failed_after=instant_ms(self.since, "--since"),
+            failed_before=instant_ms(self.before, "--before"),
+        )
+        return selected if selected != DeadLetterFilter() else None
 
 
-def parse_json(text: str | bytes, what: str) -> Any:
-    """Return what a JSON text says.
-
-    Raises:
-        UsageError: if it is none; the text says where.
-    """
+def parse_json(text: str | bytes, name: str) -> Any:
+    """Return the value of a JSON text; `name` says where the text comes from."""
     import orjson
 
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
-        raise UsageError(f"{what} is not JSON: {error.msg.split(': line')[0]} ({where})") from None
+        raise UsageError(f"{name} is not valid JSON: {error.msg.split(': line')[0]} ({where})") from None
 
 
-def duration(text: str, what: str) -> timedelta:
-    """Return a duration such as ``90s``, ``10m``, ``2h`` or ``7d``.
+def read_payload(given: str) -> Any:
+    """Return a payload given as JSON, or read from stdin (``-``)."""
+    return parse_json(read_stdin(), "stdin") if given == "-" else parse_json(given, "the payload")
 
-    Raises:
-        UsageError: if it is none.
-    """
+
+def duration(text: str, option: str) -> timedelta:
+    """Return a duration such as ``90s``, ``10m``, ``2h`` or ``7d``."""
     from datetime import timedelta
 
     found = _DURATION.fullmatch(text.strip())
     if found is None:
-        raise UsageError(f"{what}: {text!r} is no duration; write it like 90s, 10m, 2h or 7d")
+        raise UsageError(f"{option}: {text!r} is not a duration; write it like 90s, 10m, 2h or 7d")
     try:
         return timedelta(milliseconds=float(found[1]) * _UNIT_MS[found[2]])
     except OverflowError:
-        raise UsageError(f"{what}: {text!r} is too long") from None
+        raise UsageError(f"{option}: {text!r} is too long") from None
 
 
-def instant_ms(text: str | None, what: str) -> int | None:
-    """Return an instant in epoch milliseconds: an ISO one, or a duration before now.
-
-    Raises:
-        UsageError: if it is neither.
-    """
+def instant_ms(text: str | None, option: str) -> int | None:
+    """Return an instant in epoch milliseconds, given in ISO 8601 or as a duration before now."""
     if text is None:
         return None
     from relay_core.clock import SystemClock, parse_iso
 
     if _DURATION.fullmatch(text.strip()):
-        return SystemClock().now_ms() - int(duration(text, what).total_seconds() * 1000)
+        return SystemClock().now_ms() - int(duration(text, option).total_seconds() * 1000)
     try:
         return parse_iso(text)
     except (ValueError, OverflowError):
-        raise UsageError(f"{what}: {text!r} is no time; write it like 2h, 7d or 2026-01-31T12:00Z") from None
+        raise UsageError(f"{option}: {text!r} is not a time; write it like 2h, 7d or 2026-01-31T12:00Z") from None
 
 
 def read_stdin() -> bytes:

@@ -1,7 +1,6 @@
-"""From an outcome to an exit code: whatever a command does or raises, it ends here.
+"""Turn the outcome of a command into an exit code.
 
-A command returns its exit code, or raises. An error becomes one line on stderr; a reader that has gone away
-(``| head``) is not worth one.
+A command returns its exit code or raises. An error becomes one line on stderr; a closed pipe (``| head``) is silent.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ExitCode:
-    """What the commands exit with."""
+    """The exit codes of every command."""
 
     OK = 0
     ERROR = 1
@@ -28,11 +27,11 @@ class ExitCode:
 
 
 class UsageError(Exception):
-    """The command was called wrongly, in a way that typer cannot know."""
+    """Invalid arguments that typer cannot detect."""
 
 
 class Failed(Exception):
-    """It did not work, and the text says why and what to do."""
+    """The command failed; the message says why and what to do."""
 
     def __init__(self, text: str, code: int = ExitCode.ERROR) -> None:
         super().__init__(text)
@@ -41,7 +40,7 @@ class Failed(Exception):
 
 def enter(app: typer.Typer, name: str) -> NoReturn:
     """Run a command line and exit."""
-    # A name on a terminal of another encoding must not be a crash.
+    # A name that the terminal's encoding lacks must not crash the command.
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
@@ -49,7 +48,7 @@ def enter(app: typer.Typer, name: str) -> NoReturn:
 
 
 def guarded(name: str, body: Callable[[], int | None]) -> int:
-    """Return the exit code of a piece of work, having said on stderr what went wrong."""
+    """Run a function and return its exit code; errors are reported on stderr."""
     try:
         code = body() or ExitCode.OK
         sys.stdout.flush()
@@ -66,25 +65,25 @@ def guarded(name: str, body: Callable[[], int | None]) -> int:
 
         code, text = explain(error)
         say(f"{name}: {text}")
-        if isinstance(error, OSError) and is_full(error):  # it may be the disk behind stdout
+        if isinstance(error, OSError) and is_full(error):  # stdout may be a file on that disk
             discard_stdout()
         return code
 
 
 def discard_stdout() -> None:
-    """Let what is still to be written go into nothing: Python writes it out as it ends."""
+    """Discard buffered output: Python would flush it, and fail again, at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def say(text: str) -> None:
-    """Write a line to stderr, made safe for a terminal."""
+    """Print a line on stderr, sanitized."""
     from relay_supervisor.cli.output import safe
 
     print(safe(text), file=sys.stderr, flush=True)  # noqa: T201
 
 
 def explain(error: BaseException) -> tuple[int, str]:
-    """Return the exit code of an error, and what to say about it."""
+    """Return the exit code and the message for an error."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, UsageError):
@@ -94,9 +93,9 @@ def explain(error: BaseException) -> tuple[int, str]:
     if isinstance(error, TimeoutError):
         return ExitCode.TIMED_OUT, str(error) or "timed out"
     describe = getattr(error, "format_message", None)
-    if describe is not None:  # typer's own: a wrong option, a missing argument
+    if describe is not None:  # raised by typer: a wrong option, a missing argument
         path = getattr(getattr(error, "ctx", None), "command_path", "relay")
-        return getattr(error, "exit_code", ExitCode.USAGE), f"{describe().rstrip('.')} (see '{path} --help')"
+        return getattr(error, "exit_code", ExitCode.USAGE), f"{describe().rstrip('.')}; see '{path} --help'"
     if type(error).__name__ == "Abort":
         return ExitCode.INTERRUPTED, "aborted"
     return _explain_relay(error)
@@ -106,15 +105,15 @@ def _explain_relay(error: BaseException) -> tuple[int, str]:
     from relay_core.errors import AccessDenied, InvalidPayload, InvalidSubject, RelayError, SupervisorUnavailable
 
     if isinstance(error, SupervisorUnavailable):
-        late = isinstance(error.__cause__, TimeoutError)
-        return ExitCode.TIMED_OUT if late else ExitCode.UNREACHABLE, error.message
+        is_timeout = isinstance(error.__cause__, TimeoutError)
+        return ExitCode.TIMED_OUT if is_timeout else ExitCode.UNREACHABLE, error.message
     if isinstance(error, AccessDenied) or (isinstance(error, RelayError) and error.code == "not_delivered"):
         return ExitCode.REFUSED, error.message
     if isinstance(error, InvalidSubject | InvalidPayload):
         return ExitCode.USAGE, error.message
     if isinstance(error, RelayError):
         return ExitCode.USAGE if error.code == "invalid_params" else ExitCode.ERROR, error.message
-    if isinstance(error, OSError) and error.strerror:  # such as a full disk behind stdout
+    if isinstance(error, OSError) and error.strerror:  # such as a full disk
         where = f" ({os.fsdecode(error.filename)})" if isinstance(error.filename, str | bytes) else ""
         return ExitCode.ERROR, f"{error.strerror}{where}"
-    return ExitCode.ERROR, f"{type(error).__name__}: {error} (RELAY_DEBUG=1 shows where)"
+    return ExitCode.ERROR, f"{type(error).__name__}: {error} (this is a bug; RELAY_DEBUG=1 shows the traceback)"

@@ -1,9 +1,8 @@
-"""How commands are found: late, with a default, and with common options at any place.
+"""Groups of commands: lazy imports, default commands, and common options in any position.
 
 1. The root knows its commands by name and imports one when it is called.
-2. A group without a command does its default: ``relay dlq`` is ``relay dlq list``.
-3. The options that every command has may also stand before it: a group hands them on, so that
-   ``relay --socket S dlq --json list`` means what it seems to mean.
+2. A group without a command runs its default: ``relay dlq`` is ``relay dlq list``.
+3. Common options may precede the command: a group passes them on, so ``relay --socket S dlq --json list`` works.
 """
 
 from __future__ import annotations
@@ -20,22 +19,22 @@ from relay_supervisor.cli.entry import UsageError
 COMMON_VALUES = ("--data-dir", "--socket", "--token")
 COMMON_FLAGS = ("--json",)
 
-_EVERYWHERE = "--data-dir, --socket, --token and --json work with every command, before it or after it."
+_EVERYWHERE = "--data-dir, --socket, --token and --json work with every command, before or after it."
 
-# The contexts are typer's own and its module for them is private: hence `Any`.
+# Typer's context class is in a private module: hence `Any`.
 
 
 class Group(TyperGroup):
-    """A group that hands common options on, and may have a default command."""
+    """A group that passes common options on and may have a default command."""
 
     default: ClassVar[str | None] = None
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put the common options behind the command, and the default command in its place."""
+        """Move the common options behind the command, and insert the default command."""
         common, rest = split_common(args)
         if not ctx.resilient_parsing:
             if common and common[-1] in COMMON_VALUES:
-                raise UsageError(f"Option '{common[-1]}' requires an argument (see '{ctx.command_path} --help')")
+                raise UsageError(f"Option '{common[-1]}' requires an argument; see '{ctx.command_path} --help'")
             if self.default is not None and _lacks_command(rest):
                 rest = [self.default, *rest]
             rest = rest or ["--help"]
@@ -44,45 +43,32 @@ class Group(TyperGroup):
         return super().parse_args(ctx, rest)
 
 
-class ListGroup(Group):
-    """A group whose default is `list`."""
-
-    default = "list"
-
-
-class ShowGroup(Group):
-    """A group whose default is `show`."""
-
-    default = "show"
-
-
 class Root(Group):
-    """The command `relay`, whose commands are imported when they are called."""
+    """The command `relay`: imports a command when it is called."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self._listed = {one.name: one for section in COMMANDS.values() for one in section}
-        self.commands = dict.fromkeys(self._listed)  # type: ignore[assignment]  # names alone, for suggestions
+        self._listed = {name: command for section in COMMANDS.values() for name, command in section.items()}
+        self.commands = dict.fromkeys(self._listed)  # type: ignore[assignment]  # only names, for suggestions
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Import a command."""
-        listed = self._listed.get(cmd_name)
-        if listed is None:
+        if cmd_name not in self._listed:
             return None
-        module, _, attribute = listed.module.partition(":")
+        module, _, attribute = self._listed[cmd_name][0].partition(":")
         command = typer.main.get_command(getattr(import_module(f"relay_supervisor.cli.{module}"), attribute))
         command.name = cmd_name
         return command
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the commands under their headings, without importing one."""
+        """Write the commands under their headings, without importing any."""
         for heading, section in COMMANDS.items():
             with formatter.section(heading):
-                formatter.write_dl([(one.name, one.help) for one in section])
+                formatter.write_dl([(name, help) for name, (_, help) in section.items()])
 
 
 def split_common(args: list[str]) -> tuple[list[str], list[str]]:
-    """Return the leading options that every command has, and the rest."""
+    """Split the leading common options from the rest."""
     at = 0
     while at < len(args):
         name, has_value, _ = args[at].partition("=")
@@ -111,7 +97,7 @@ def root_app() -> typer.Typer:
             bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
         ] = False,
     ) -> None:
-        """Talk to the Relay supervisor: publish, subscribe, look after what goes on."""
+        """Talk to the Relay supervisor: publish, subscribe, inspect and repair."""
 
     return app
 
@@ -119,8 +105,8 @@ def root_app() -> typer.Typer:
 def new_group(help: str, *, default: str = "list") -> typer.Typer:
     """Return an empty group of commands."""
     return typer.Typer(
-        cls=ShowGroup if default == "show" else ListGroup,
-        help=f"{help} Without a command: {default}.",
+        cls=type("DefaultGroup", (Group,), {"default": default}),
+        help=f"{help} The default command is {default}.",
         epilog=_EVERYWHERE,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
@@ -129,7 +115,7 @@ def new_group(help: str, *, default: str = "list") -> typer.Typer:
 
 
 def new_command() -> typer.Typer:
-    """Return the place for a single command."""
+    """Return an app for a single command."""
     return typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
 
 

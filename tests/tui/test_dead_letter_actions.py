@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from relay_core.messages.subjects import subject_hash
-from relay_supervisor.cli.arguments import dead_letter_filter
+from relay_supervisor.cli.arguments import FilterOptions
 from tests.kit.servers.proxy import a_wire
 from tests.kit.supervisor import a_client, a_supervisor
 from tests.kit.terminal import Terminal
@@ -376,6 +376,6 @@ async def test_what_is_meant_is_copied_as_a_command(tmp_path: Path, own_places: 
             await tui.press("Y")
             where = f'reason~"no stock" age<1h !id={newest}'
             await tui.until(lambda: shlex.split(copied.read_text()) == [*command, "--where", where])
-            found = dead_letter_filter(where=where)
+            found = FilterOptions(where=where).to_filter()
             assert found is not None
             assert len(await client.dead_letters(filter=found)) == 2

@@ -1,10 +1,10 @@
-"""Put what an agent needs into the text of one of its files, or take it out: text in, text out.
+"""Add our entries to the text of a configuration file, or remove them: text in, text out.
 
-1. What is not ours stays as it is, byte for byte. A text that is no plain JSON or TOML (comments, a trailing comma, a
-   key twice), or that has something else where ours belongs, is not changed: `ByHand` says why.
-2. What is there already stays, so twice is the same as once; what is there for another subject is replaced, and that is
-   told. What a person has added to our server's entry, such as a variable, stays with it.
-3. The result is read again before anybody gets it: without ours it must say exactly what the text said before.
+1. Everything that is not ours stays, byte for byte. A text that is not plain JSON or TOML (comments, a trailing comma,
+   a duplicate key), or that has another value where our entry belongs, is not changed: `ByHand` has the reason.
+2. Adding is idempotent. An entry for another subject is replaced and reported. Keys that a person has added to our
+   server's entry, such as a variable, are kept.
+3. The result is parsed again: without our entries it must equal the original document.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from relay_supervisor.agents.client_config.catalog import File, Hook, Server, su
 Place = tuple[str | int, ...]
 
 _NOTHING: Any = object()
-_RISKY = "it is written in a way that cannot be changed without a risk to the rest"
+_RISKY = "its formatting cannot be changed without a risk to the rest of the file"
 
 
 class ByHand(Exception):
-    """The text cannot be changed safely; the reason."""
+    """The text cannot be changed safely; the message is the reason."""
 
 
 class Edited(NamedTuple):
-    """A text that was changed, or need not be."""
+    """The result of an edit."""
 
     text: str
     places: list[str]
-    """Where something was changed, for people."""
+    """The changed paths, for people; none if nothing changed."""
     empty: bool = False
-    """Whether nothing is left that means anything."""
+    """True if nothing meaningful is left in the file."""
     replaced: Sequence[str] = ()
-    """The subjects that had the place until now."""
+    """The subjects whose entries were replaced."""
 
 
 def put(file: File, text: str) -> Edited:
-    """Return the text with everything that the file needs.
+    """Add our entries to a text.
 
     Raises:
         ByHand: if it cannot be changed.
@@ -60,14 +60,14 @@ def put(file: File, text: str) -> Edited:
         after = changed
     if not places:
         return Edited(text, [])
-    said = _check(kind, file, before, after)
-    if _added(file, before) != _added(file, said):
+    document = _check(kind, file, before, after)
+    if _added(file, before) != _added(file, document):
         raise ByHand(_RISKY)
-    return Edited(after, places, replaced=sorted(_subjects(file, before) - _subjects(file, said)))
+    return Edited(after, places, replaced=sorted(_subjects(file, before) - _subjects(file, document)))
 
 
 def take(file: File, text: str, subject: str) -> Edited:
-    """Return the text without what is there for a subject.
+    """Remove the entries of a subject from a text.
 
     Raises:
         ByHand: if it cannot be changed.
@@ -83,8 +83,8 @@ def take(file: File, text: str, subject: str) -> Edited:
     if not places:
         return Edited(text, [])
     left = _check(kind, file, before, after)
-    says_nothing = not (left.keys() - file.frame.keys())
-    return Edited(after, places, empty=says_nothing and (kind is _Json or not after.strip()))  # TOML has comments
+    is_empty = not (left.keys() - file.frame.keys())
+    return Edited(after, places, empty=is_empty and (kind is _Json or not after.strip()))  # TOML may have comments
 
 
 class _Json:
@@ -95,12 +95,12 @@ class _Json:
     @staticmethod
     def read(text: str) -> dict[str, Any]:
         try:
-            said = json.loads(text, object_pairs_hook=_once)
+            document = json.loads(text, object_pairs_hook=_unique)
         except (ValueError, RecursionError) as error:
-            raise ByHand(f"it is no plain JSON ({error})") from None
-        if not isinstance(said, dict):
-            raise ByHand("it is no JSON object")
-        return said
+            raise ByHand(f"it is not plain JSON ({error})") from None
+        if not isinstance(document, dict):
+            raise ByHand("it is not a JSON object")
+        return document
 
 
 class _Toml:
@@ -114,7 +114,7 @@ class _Toml:
     def take(text: str, path: Place) -> str:
         changed = toml_text.take(text, ".".join(map(str, path)))
         if changed == text:
-            raise ByHand("the table is written in another way")
+            raise ByHand("the table is not written as [table] with its keys below")
         return changed
 
     @staticmethod
@@ -122,7 +122,7 @@ class _Toml:
         try:
             return tomllib.loads(text)
         except (ValueError, RecursionError) as error:
-            raise ByHand(f"it is no TOML ({error})") from None
+            raise ByHand(f"it is not valid TOML ({error})") from None
 
 
 _Kind = type[_Json] | type[_Toml]
@@ -133,7 +133,7 @@ def _put_server(kind: _Kind, text: str, entry: Server) -> str:
     if found is _NOTHING:
         return kind.put(text, entry.path, entry.value)
     if subject_of(found) is None:
-        raise ByHand(f"{'.'.join(entry.path)} is something else there")
+        raise ByHand(f"{'.'.join(entry.path)} is an entry that is not Relay's")
     command = {key: entry.value[key] for key in ("command", "args") if key in entry.value}
     if command.items() <= found.items():
         return text
@@ -141,24 +141,24 @@ def _put_server(kind: _Kind, text: str, entry: Server) -> str:
 
 
 def _put_hook(kind: _Kind, text: str, entry: Hook) -> str:
-    said = kind.read(text)
-    found = list(_ours(said, entry))
-    commands = [one["command"] for place in found for one in _handlers(_at(said, place))]
-    if commands == [one["command"] for one in _handlers(entry.value)]:
+    document = kind.read(text)
+    found = list(_ours(document, entry))
+    commands = [handler["command"] for place in found for handler in _handlers(_at(document, place))]
+    if commands == [handler["command"] for handler in _handlers(entry.value)]:
         return text
     for place in reversed(found):
         text = kind.take(text, place)
     return kind.put(text, (*entry.path, json_text.APPEND), entry.value)
 
 
-def _ours(said: dict[str, Any], entry: Server | Hook, subject: str | None = None) -> Iterator[Place]:
-    """Yield the places of what is ours where an entry belongs: a whole group if nobody else has a part in it."""
+def _ours(document: dict[str, Any], entry: Server | Hook, subject: str | None = None) -> Iterator[Place]:
+    """Yield the places of our entries under an entry's path: a whole group of hooks if all of them are ours."""
 
-    def is_ours(one: Any) -> bool:
-        found = subject_of(one)
+    def is_ours(value: Any) -> bool:
+        found = subject_of(value)
         return found is not None and subject in (None, found)
 
-    value = _at(said, entry.path)
+    value = _at(document, entry.path)
     if isinstance(entry, Server):
         if is_ours(value):
             yield entry.path
@@ -166,14 +166,14 @@ def _ours(said: dict[str, Any], entry: Server | Hook, subject: str | None = None
     if value is _NOTHING:
         return
     if not isinstance(value, list):
-        raise ByHand(f"{'.'.join(entry.path)} is no list there")
+        raise ByHand(f"{'.'.join(entry.path)} is not a list")
     for at, group in enumerate(value):
         handlers = _handlers(group)
-        mine = [number for number, one in enumerate(handlers) if is_ours(one)]
-        if mine and len(mine) == len(handlers):
+        ours = [number for number, handler in enumerate(handlers) if is_ours(handler)]
+        if ours and len(ours) == len(handlers):
             yield (*entry.path, at)
             continue
-        for number in mine:
+        for number in ours:
             yield (*entry.path, at, "hooks", number)
 
 
@@ -183,63 +183,63 @@ def _handlers(group: Any) -> list[Any]:
     return [group]
 
 
-def _at(said: Any, path: Place) -> Any:
+def _at(value: Any, path: Place) -> Any:
     for key in path:
-        if isinstance(key, int):
-            said = said[key]
-        elif not isinstance(said, dict):
-            raise ByHand(f"{'.'.join(map(str, path))} leads into something that is no object")
-        elif key not in said:
-            return _NOTHING
-        else:
-            said = said[key]
-    return said
+        if isinstance(key, str):
+            if not isinstance(value, dict):
+                raise ByHand(f"{'.'.join(map(str, path))} leads into a value that is not an object")
+            if key not in value:
+                return _NOTHING
+        value = value[key]
+    return value
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    said = dict(pairs)
-    if len(said) != len(pairs):
-        raise ValueError("a key is there twice")
-    return said
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    document = dict(pairs)
+    if len(document) != len(pairs):
+        raise ValueError("duplicate key")
+    return document
 
 
 def _check(kind: _Kind, file: File, before: dict[str, Any], after: str) -> dict[str, Any]:
-    """Return what a changed text says, if that is what it said before but for what is ours."""
+    """Return the document of a changed text, if it equals the one before except for our entries."""
     try:
-        said = kind.read(after)
+        document = kind.read(after)
     except ByHand:
         raise ByHand(_RISKY) from None
-    if _others(file, before) != _others(file, said):
+    if _others(file, before) != _others(file, document):
         raise ByHand(_RISKY)
-    return said
+    return document
 
 
-def _subjects(file: File, said: dict[str, Any]) -> set[str]:
-    """Return whose the entries are that are ours."""
-    ours = (_at(said, place) for entry in file.entries for place in _ours(said, entry))
-    return {str(subject_of(one)) for found in ours for one in _handlers(found)}
+def _subjects(file: File, document: dict[str, Any]) -> set[str]:
+    """Return the subjects of our entries."""
+    ours = (_at(document, place) for entry in file.entries for place in _ours(document, entry))
+    return {str(subject_of(handler)) for found in ours for handler in _handlers(found)}
 
 
-def _added(file: File, said: dict[str, Any]) -> dict[Place, Any]:
-    """Return what people have added to our servers."""
-    servers = [one for one in file.entries if isinstance(one, Server) and any(_ours(said, one))]
+def _added(file: File, document: dict[str, Any]) -> dict[Place, Any]:
+    """Return the keys that people have added to our servers."""
+    servers = [entry for entry in file.entries if isinstance(entry, Server) and any(_ours(document, entry))]
     return {
-        (*one.path, key): value for one in servers for key, value in _at(said, one.path).items() if key not in one.value
+        (*server.path, key): value
+        for server in servers
+        for key, value in _at(document, server.path).items()
+        if key not in server.value
     }
 
 
-def _others(file: File, said: dict[str, Any]) -> Any:
-    """Return what a document says without what is ours."""
-    said = copy.deepcopy(said)
+def _others(file: File, document: dict[str, Any]) -> Any:
+    """Return a document without our entries."""
+    document = copy.deepcopy(document)
     for entry in file.entries:
-        while place := next(_ours(said, entry), None):
-            holder = _at(said, place[:-1])
-            del holder[place[-1]]
-    return _without_empty({key: value for key, value in said.items() if file.frame.get(key) != value})
+        while place := next(_ours(document, entry), None):
+            del _at(document, place[:-1])[place[-1]]
+    return _without_empty({key: value for key, value in document.items() if file.frame.get(key) != value})
 
 
 def _without_empty(value: Any) -> Any:
     if isinstance(value, dict):
-        kept = {key: _without_empty(one) for key, one in value.items()}
-        return {key: one for key, one in kept.items() if one not in ({}, [])}
-    return [_without_empty(one) for one in value] if isinstance(value, list) else value
+        kept = {key: _without_empty(part) for key, part in value.items()}
+        return {key: part for key, part in kept.items() if part not in ({}, [])}
+    return [_without_empty(part) for part in value] if isinstance(value, list) else value

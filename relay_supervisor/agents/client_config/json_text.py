@@ -1,8 +1,8 @@
-"""Change one place of a JSON text and leave every other byte as it is.
+"""Change one place of a JSON text and keep every other byte.
 
-1. The text is valid JSON already; a place in it is a path of keys, and `APPEND` is the place after a list's last item.
-2. What is put in is indented like its surroundings. What is taken out takes its comma with it, and whatever contains
-   nothing else: taking out what was put in restores the text.
+1. The text is valid JSON. A place is a path of keys; `APPEND` is the place after a list's last item.
+2. A new value is indented like its surroundings. Removing a value also removes its comma and the containers that become
+   empty: removing what was added restores the text.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Entry(NamedTuple):
 
 
 def put(text: str, path: Path, value: Any) -> str:
-    """Return the text with a value at a place, and with whatever must be around it."""
+    """Set the value at a place, creating the containers on the path."""
     start = _skip(text, 0)
     for depth, key in enumerate(path):
         entries, close = _entries(text, start)
@@ -40,11 +40,11 @@ def put(text: str, path: Path, value: Any) -> str:
         if depth == len(path) - 1:
             return text[: found.value] + _dump(text, value, depth + 1) + text[found.end :]
         start = found.value
-    raise ValueError("an empty path leads nowhere")
+    raise ValueError("the path is empty")
 
 
 def take(text: str, path: Path) -> str:
-    """Return the text without what is at a place, nor what would be empty without it."""
+    """Remove the value at a place, and the containers that become empty."""
     start = _skip(text, 0)
     found: list[tuple[list[_Entry], _Entry]] = []
     for key in path:
@@ -54,7 +54,7 @@ def take(text: str, path: Path) -> str:
             return text
         found.append((entries, entry))
         start = entry.value
-    entries, entry = next(((e, one) for e, one in reversed(found) if len(e) > 1), found[0])
+    entries, entry = next((level for level in reversed(found) if len(level[0]) > 1), found[0])
     at = entries.index(entry)
     if at > 0:
         return text[: entries[at - 1].end] + text[entry.end :]
@@ -78,7 +78,7 @@ def _insert(text: str, entries: list[_Entry], ends: tuple[int, int], path: Path,
 
 
 def _entry(text: str, path: Path, value: Any, depth: int) -> str:
-    """Return what stands at the first step of a path: the value, or what leads to it."""
+    """Return the text of a new entry: the value, inside the containers on the rest of the path."""
     newline, unit = _style(text)
     label = "" if path[0] == APPEND else f"{json.dumps(path[0], ensure_ascii=False)}: "
     if len(path) == 1:
@@ -89,16 +89,16 @@ def _entry(text: str, path: Path, value: Any, depth: int) -> str:
 
 
 def _dump(text: str, value: Any, depth: int) -> str:
-    """Return a value as JSON: in a line if it fits, else with a line for each part."""
+    """Return a value as JSON: on one line if it fits, otherwise one line per part."""
     newline, unit = _style(text)
     line = json.dumps(value, ensure_ascii=False)
     if not isinstance(value, dict | list) or len(unit) * depth + len(line) < _LINE:
         return line
     inner = newline + unit * (depth + 1)
     if isinstance(value, list):
-        parts = [_dump(text, one, depth + 1) for one in value]
+        parts = [_dump(text, part, depth + 1) for part in value]
     else:
-        parts = [f"{json.dumps(key)}: {_dump(text, one, depth + 1)}" for key, one in value.items()]
+        parts = [f"{json.dumps(key)}: {_dump(text, part, depth + 1)}" for key, part in value.items()]
     return line[0] + inner + f",{inner}".join(parts) + newline + unit * depth + line[-1]
 
 
@@ -108,7 +108,7 @@ def _style(text: str) -> tuple[str, str]:
 
 
 def _entries(text: str, start: int) -> tuple[list[_Entry], int]:
-    """Return what an object or a list contains, and where it is closed."""
+    """Return the entries of an object or a list, and the position of its end."""
     found: list[_Entry] = []
     is_object = text[start] == "{"
     at = _skip(text, start + 1)
@@ -126,7 +126,7 @@ def _entries(text: str, start: int) -> tuple[list[_Entry], int]:
 
 
 def _find(entries: list[_Entry], key: str | int) -> _Entry | None:
-    return next((one for one in entries if one.key == key), None)
+    return next((entry for entry in entries if entry.key == key), None)
 
 
 def _skip(text: str, at: int) -> int:

@@ -1,10 +1,10 @@
-"""Do to a file in a project what `editing.py` does to its text.
+"""Apply the edits of `editing.py` to files in a project.
 
-1. A file is replaced in one step, and keeps its mode. Between the reading and the step it must not have changed.
-2. A link that stays within the project is followed; one that leads out of it is not: that file is somebody else's.
-3. What is read-only, no file, too large or not UTF-8 is left alone. There is no backup: what was put in can be taken
-   out again (`relay agent rm --write`), and nothing else is changed.
-4. A file that does not name a subject has nothing of it, however it is written: there is nothing to say about it.
+1. A file is replaced atomically and keeps its mode. It must not have changed since it was read.
+2. A link within the project is followed; a link out of it is not, because that file may be shared.
+3. A file that is read-only, not regular, too large or not UTF-8 is left alone. There is no backup: `relay agent rm
+   --write` removes exactly what was added.
+4. A file that does not contain a subject's name has no entry of it, whatever its format.
 """
 
 from __future__ import annotations
@@ -21,48 +21,48 @@ from relay_core.storage.atomic_file import atomic_write
 from relay_supervisor.agents.client_config.catalog import File
 from relay_supervisor.agents.client_config.editing import ByHand, Edited, put, take
 
-MOST_BYTES = 2 * 1024 * 1024
+MAX_BYTES = 2 * 1024 * 1024
 
 
 class Outcome(NamedTuple):
-    """What became of a file."""
+    """The outcome of an edit."""
 
     file: str
     state: Literal["made", "changed", "same", "removed", "by hand"]
     places: list[str]
     reason: str | None = None
     replaced: Sequence[str] = ()
-    """The subjects that had the place until now."""
+    """The subjects whose entries were replaced."""
 
     @property
     def text(self) -> str:
-        """What to tell people."""
+        """The outcome as a line for people."""
         if self.state == "by hand":
-            return f"{self.file}: not touched: {self.reason}"
-        instead = f" (in the place of {', '.join(self.replaced)})" if self.replaced else ""
-        words = {
-            "made": f"made, with {', '.join(self.places)}",
-            "changed": f"changed: {', '.join(self.places)}{instead}",
-            "same": "as it should be",
-            "removed": "removed: nothing else was in it",
+            return f"{self.file}: not changed: {self.reason}"
+        replaced = f" (replaces {', '.join(self.replaced)})" if self.replaced else ""
+        texts = {
+            "made": f"created, with {', '.join(self.places)}",
+            "changed": f"changed: {', '.join(self.places)}{replaced}",
+            "same": "already up to date",
+            "removed": "removed, since nothing else was in it",
         }
-        return f"{self.file}: {words[self.state]}"
+        return f"{self.file}: {texts[self.state]}"
 
 
 def put_into(root: Path, file: File) -> Outcome:
-    """Put what an agent needs into one of its files."""
+    """Add our entries to a file."""
     return change(root, file, lambda text: put(file, text))
 
 
 def take_out_of(root: Path, file: File, subject: str, *, write: bool = True) -> Outcome:
-    """Take what is there for a subject out of a file, or only find out where it is."""
-    if not _names(root / file.name, subject):
+    """Remove a subject's entries from a file; without `write`, only find them."""
+    if not _mentions(root / file.name, subject):
         return Outcome(file.name, "same", [])
     return change(root, file, lambda text: take(file, text, subject), write=write)
 
 
 def change(root: Path, file: File, edit: Callable[[str], Edited], *, write: bool = True) -> Outcome:
-    """Replace a file's text by what an edit makes of it, or say why not."""
+    """Apply an edit to a file; an outcome `by hand` has the reason why that is not possible."""
     try:
         path = _resolve(root, file.name)
         before, mode = _read(path)
@@ -78,7 +78,7 @@ def change(root: Path, file: File, edit: Callable[[str], Edited], *, write: bool
         path.parent.mkdir(parents=True, exist_ok=True)
         _check(path, before)
         atomic_write(path, edited.text.encode(), mode)
-        path.chmod(mode)  # the umask may have taken something away
+        path.chmod(mode)  # the umask may have reduced it
         state: Literal["made", "changed"] = "made" if before is None else "changed"
         return Outcome(file.name, state, edited.places, replaced=edited.replaced)
     except (ByHand, StorageError) as error:
@@ -96,35 +96,35 @@ def _resolve(root: Path, name: str) -> Path:
     except RuntimeError:  # only before Python 3.13
         raise ByHand("it is a link to itself") from None
     if not path.is_relative_to(root):
-        raise ByHand(f"it leads to {path}, outside of {root}")
+        raise ByHand(f"it is a link to {path}, outside of {root}")
     return path
 
 
 def _read(path: Path) -> tuple[bytes | None, int]:
     try:
-        about = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         umask = os.umask(0)
         os.umask(umask)
         return None, 0o666 & ~umask
-    if not stat.S_ISREG(about.st_mode):
-        raise ByHand("it is no file")
-    if about.st_size > MOST_BYTES:
-        raise ByHand(f"it has {about.st_size} bytes, more than any configuration")
-    if not about.st_mode & 0o200 or not os.access(path, os.W_OK):
+    if not stat.S_ISREG(status.st_mode):
+        raise ByHand("it is not a regular file")
+    if status.st_size > MAX_BYTES:
+        raise ByHand(f"it is too large ({status.st_size} bytes)")
+    if not status.st_mode & 0o200 or not os.access(path, os.W_OK):
         raise ByHand("it is read-only")
-    return path.read_bytes(), stat.S_IMODE(about.st_mode)
+    return path.read_bytes(), stat.S_IMODE(status.st_mode)
 
 
 def _check(path: Path, before: bytes | None) -> None:
     if (path.read_bytes() if path.exists() else None) != before:
-        raise ByHand("somebody else is changing it")
+        raise ByHand("another program is changing it: try again")
 
 
-def _names(path: Path, subject: str) -> bool:
+def _mentions(path: Path, subject: str) -> bool:
     try:
-        about = path.stat()
-        if not stat.S_ISREG(about.st_mode) or about.st_size > MOST_BYTES:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
             return False
         return re.search(rb"(?<![\w.-])%s(?![\w.-])" % re.escape(subject).encode(), path.read_bytes()) is not None
     except OSError:

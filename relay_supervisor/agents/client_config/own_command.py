@@ -1,7 +1,7 @@
-"""By which command an agent can start this very `relay`.
+"""The command by which an agent program can start this installation of `relay`.
 
-An agent is started from a login shell or by a desktop, not from the shell in which somebody has activated a virtual
-environment. So it is `relay` if a login shell finds this one by that name, and else the whole path.
+Agent programs start from a login shell or a desktop, not from a shell with an activated virtual environment. So the
+command is `relay` if a login shell finds this installation by that name, and its full path otherwise.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _KEPT = ("HOME", "USER", "LOGNAME", "SHELL", "LANG")
 
 
 def own_command() -> list[str]:
-    """Return the words of the command."""
+    """Return the command as a list of words."""
     beside = Path(sys.executable).parent / "relay"
     found = str(beside) if os.access(beside, os.X_OK) else shutil.which("relay")
     if found is None:
@@ -27,7 +27,7 @@ def own_command() -> list[str]:
 
 
 def login_shell_finds(name: str) -> str | None:
-    """Return what a command is for a login shell of this user; None if it is nothing, or the shell does not say."""
+    """Return the path of a command in the user's login shell, or None."""
     shell = os.environ.get("SHELL") or "/bin/sh"
     environment = {key: value for key, value in os.environ.items() if key in _KEPT}
     try:

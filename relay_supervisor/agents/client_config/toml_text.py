@@ -1,7 +1,7 @@
-"""Add a table at the end of a TOML text, or take it out, and leave every other byte as it is.
+"""Add a table to a TOML text, or remove it, and keep every other byte.
 
-A table is found by its header line. Whether the result says what was meant is for the caller to check (`tomllib`): a
-text in which the table is written in another way is one to be changed by hand.
+A table is found by its header line. The caller checks the result with `tomllib`: a table in another notation is not
+found and must be changed by hand.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from typing import Any
 
 
 def put(text: str, name: str, table: dict[str, Any]) -> str:
-    """Return the text with a table, in the place of the one with this name, or at the end; those below it stay."""
+    """Replace the table with this name, or append it; its subtables stay."""
     newline = "\r\n" if "\r\n" in text else "\n"
     plain = {key: value for key, value in table.items() if not isinstance(value, dict)}
-    lines = [f"[{name}]", *(f"{key} = {_value(value)}" for key, value in plain.items())]
+    values = {key: json.dumps(value, ensure_ascii=False, default=str) for key, value in plain.items()}
+    lines = [f"[{name}]", *(f"{key} = {value}" for key, value in values.items())]
     block = newline.join(lines) + newline
     found = _find(text, name)
     if found is not None:
@@ -23,12 +24,8 @@ def put(text: str, name: str, table: dict[str, Any]) -> str:
     return before + (newline if before else "") + block
 
 
-def _value(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)
-
-
 def take(text: str, name: str) -> str:
-    """Return the text without a table, nor the empty line before it."""
+    """Remove a table and the empty line before it."""
     found = _find(text, name)
     if found is None:
         return text
@@ -41,7 +38,7 @@ def take(text: str, name: str) -> str:
 
 
 def _find(text: str, name: str) -> tuple[int, int] | None:
-    """Return where a table begins and ends; what stands between it and the next one belongs to that one."""
+    """Return where a table begins and ends; comments before the next table belong to that one."""
     at, begin, end = 0, -1, -1
     for line in text.splitlines(keepends=True):
         bare = line.strip()

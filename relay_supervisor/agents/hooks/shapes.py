@@ -1,9 +1,9 @@
-"""What the hooks of the common agents say and expect: which event it is, and how an answer must look.
+"""The input and output formats of the common agents' hooks.
 
-1. The agent is known by the words it uses. `Stop` is Claude Code's and Codex's, `AfterAgent` Gemini CLI's, `stop` with
-   a small letter Cursor's, and whoever writes `hookEventName` is VS Code. One command line serves them all.
-2. An agent that names no event is told by the command line which it is, and gets plain text.
-3. Where an agent takes no text (Cursor and VS Code at a prompt) nothing is shown, and so nothing counts as shown.
+1. The event's name identifies the agent: `Stop` is Claude Code or Codex, `AfterAgent` Gemini CLI, lower-case `stop`
+   Cursor, and the key `hookEventName` VS Code. So one command line serves them all.
+2. If the agent names no event, the command line does, and the output is plain text.
+3. Where an agent accepts no text (Cursor and VS Code at a prompt) nothing is shown or recorded as shown.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 START, PROMPT, STOP = "start", "prompt", "stop"
 
 EVENTS = {"session-start": START, "prompt": PROMPT, "stop": STOP}
-"""What an event is called on the command line."""
+"""The events by their names on the command line."""
 
 _NAMES = {
     "SessionStart": START,
@@ -35,65 +35,62 @@ _SESSIONS = ("conversation_id", "session_id", "sessionId")
 
 
 class Unusable(Exception):
-    """What the agent says cannot be used; the text says why."""
+    """The agent's input cannot be used; the message says why."""
 
 
 class Event:
-    """Something that happens in an agent's session."""
+    """An event in an agent's session."""
 
-    def __init__(self, kind: str, name: str, shape: str, session: str, prompt: str, over: bool) -> None:
+    def __init__(self, kind: str, name: str, shape: str, session: str, prompt: str, aborted: bool) -> None:
         self.kind = kind
         """`start`, `prompt` or `stop`."""
         self.name = name
-        """What the agent calls it; empty if it has no word for it."""
+        """The agent's name for it, or empty."""
         self.shape = shape
-        """Whose shape an answer must have."""
+        """The output format: `claude`, `gemini`, `cursor`, `vscode` or `plain`."""
         self.session = session
-        """The session's id; empty if the agent names none."""
+        """The session's id, or empty."""
         self.prompt = prompt
-        """What was typed, at a prompt."""
-        self.over = over
-        """Whether somebody has broken it off: then the agent is not sent on."""
+        """The text of a prompt."""
+        self.aborted = aborted
+        """True if the user aborted the turn: then the agent must not continue."""
 
     @property
     def takes_text(self) -> bool:
-        """Whether the agent would read what it is told now."""
-        return not (self.over or (self.kind == PROMPT and self.shape in ("cursor", "vscode")))
+        """True if the agent accepts text at this event."""
+        return not (self.aborted or (self.kind == PROMPT and self.shape in ("cursor", "vscode")))
 
 
 def read_event(data: bytes, given: str | None) -> Event:
-    """Return the event that an agent's JSON tells of, or the one that the command line names.
+    """Return the event in an agent's JSON, or the one that the command line names.
 
     Raises:
-        Unusable: if neither makes sense.
+        Unusable: if there is no valid event.
     """
-    said = _document(data)
-    name, shape = said.get("hook_event_name"), ""
-    if name is None and "hookEventName" in said:
-        name, shape = said["hookEventName"], "vscode"
+    document = _document(data)
+    session = next((found for name in _SESSIONS if (found := _text(document, name))), "")
+    name, shape = document.get("hook_event_name"), ""
+    if name is None and "hookEventName" in document:
+        name, shape = document["hookEventName"], "vscode"
     if name is None:
         if given not in EVENTS:
-            raise Unusable(f"no event: it is on stdin, as the agents put it there, or one of {', '.join(EVENTS)}")
-        return Event(EVENTS[given], "", "plain", _session(said), _text(said, "prompt"), False)
+            raise Unusable(f"no event: pass the agent's JSON on stdin, or name one of {', '.join(EVENTS)}")
+        return Event(EVENTS[given], "", "plain", session, _text(document, "prompt"), False)
     if not isinstance(name, str) or name not in _NAMES:
-        raise Unusable(f"nothing is done at {name!r}: only at {', '.join(_NAMES)}")
-    over = said.get("status", "completed") != "completed"
+        raise Unusable(f"unknown event {name!r}: expected one of {', '.join(_NAMES)}")
+    aborted = document.get("status", "completed") != "completed"
     shape = shape or ("cursor" if name in _CURSOR else "gemini" if name == "AfterAgent" else "claude")
-    return Event(_NAMES[name], name, shape, _session(said), _text(said, "prompt"), over)
+    return Event(_NAMES[name], name, shape, session, _text(document, "prompt"), aborted)
 
 
 def answer(event: Event, text: str) -> str:
-    """Return what the agent must be told so that it reads a text, and at a stop goes on with it."""
-    if event.shape == "plain":
-        return text + "\n"
-    return json.dumps(_cursor(event, text) if event.shape == "cursor" else _claude(event, text)) + "\n"
+    """Return the output that makes the agent read a text, and at a stop continue with it."""
+    return (text if event.shape == "plain" else json.dumps(_output(event, text))) + "\n"
 
 
-def _cursor(event: Event, text: str) -> dict[str, Any]:
-    return {"followup_message" if event.kind == STOP else "additional_context": text}
-
-
-def _claude(event: Event, text: str) -> dict[str, Any]:
+def _output(event: Event, text: str) -> dict[str, Any]:
+    if event.shape == "cursor":
+        return {"followup_message" if event.kind == STOP else "additional_context": text}
     if event.kind != STOP:
         return {"hookSpecificOutput": {"hookEventName": event.name, "additionalContext": text}}
     if event.shape == "vscode":
@@ -105,18 +102,14 @@ def _document(data: bytes) -> dict[str, Any]:
     if not data.strip():
         return {}
     try:
-        said = json.loads(data)
+        document = json.loads(data)
     except (ValueError, RecursionError):
-        raise Unusable("what is on stdin is no JSON") from None
-    if not isinstance(said, dict):
-        raise Unusable("what is on stdin is no JSON object")
-    return said
+        raise Unusable("stdin is not valid JSON") from None
+    if not isinstance(document, dict):
+        raise Unusable("stdin is not a JSON object")
+    return document
 
 
-def _session(said: dict[str, Any]) -> str:
-    return next((found for name in _SESSIONS if (found := _text(said, name))), "")
-
-
-def _text(said: dict[str, Any], name: str) -> str:
-    value = said.get(name)
+def _text(document: dict[str, Any], name: str) -> str:
+    value = document.get(name)
     return value if isinstance(value, str) else ""

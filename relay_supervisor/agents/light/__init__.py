@@ -8,4 +8,4 @@ connection to the supervisor.
 from __future__ import annotations
 
 TYPE_CHECKING = False
-"""True to type checkers, which go by the name: `typing` alone takes a third of the time that there is."""
+"""True for type checkers, which go by the name: importing `typing` would take a third of the start-up time."""

@@ -1,4 +1,4 @@
-"""What `relay mcp` and `relay hook` share: how they are called, and how they say what is wrong."""
+"""The options of `relay mcp` and `relay hook`, and their error line."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _LETTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012345
 
 
 class Misused(Exception):
-    """The command was called wrongly; the text says how."""
+    """Invalid arguments; the message says which."""
 
 
 class Options:
-    """What the command line says."""
+    """The parsed command line."""
 
     def __init__(self) -> None:
         self.subject = ""
@@ -23,35 +23,35 @@ class Options:
         self.socket: str | None = None
         self.token: str | None = None
         self.word: str | None = None
-        """What stands there beside the options."""
+        """The positional argument."""
 
 
 def read_options(args: list[str], words: tuple[str, ...] = ()) -> Options:
-    """Return what a command line says: options, and one of some words, in any order.
+    """Parse a command line: options, and at most one of some words, in any order.
 
     Raises:
-        Misused: if something is too much, or missing.
+        Misused: if an argument is unknown or missing.
     """
     options = Options()
     rest = iter(args)
-    for one in rest:
-        name, has_value, value = one.partition("=")
+    for argument in rest:
+        name, has_value, value = argument.partition("=")
         if name in _NAMES:
             given = value if has_value else next(rest, "")
             if not given:
                 raise Misused(f"{name} needs a value")
             setattr(options, _NAMES[name], given)
-        elif one in words and options.word is None:
-            options.word = one
+        elif argument in words and options.word is None:
+            options.word = argument
         else:
-            raise Misused(f"{one!r} means nothing here")
+            raise Misused(f"unexpected argument {argument!r}")
     if not _is_subject(options.subject):
-        raise Misused("--as needs the subject of the agent, such as relay.agent.writer")
+        raise Misused("--as needs the agent's subject, such as relay.agent.writer")
     return options
 
 
 def say(command: str, text: str) -> None:
-    """Write one line to stderr, if anybody listens there."""
+    """Print one line on stderr, if it is open."""
     line = " ".join(escape_invisible(text).split())
     try:
         os.write(2, f"relay {command}: {line}\n".encode(errors="replace"))

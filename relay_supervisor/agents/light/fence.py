@@ -1,13 +1,11 @@
-r"""Foreign text for a model: fenced, labelled, and harmless.
+r"""Untrusted text for a model: fenced, labelled and escaped.
 
-1. What somebody else has written stands between two marks with a random word that is made for this one result, so
-   that no text can close its own fence and go on in our voice.
-2. Before each fence stands who wrote it, when, under which id, and that it was not the user. These lines are ours.
-3. Characters that a person would not see are written out (``\x1b``, ``\u202e``): controls, and everything invisible
-   (invisible.py), joiners and variation selectors included, although some scripts and emoji have honest ones: a row of
-   them carries a hidden text. Line breaks and tabs stay.
-4. One message is cut after `MAX_TEXT` characters, as they are shown, and one result holds messages up to `ROOM`; what
-   is cut is said.
+1. A sender's text is between two marks with a random word for this result, so no text can close its fence and continue
+   in our voice.
+2. A label before each fence names the sender, the time and the id, and says that the user did not write it.
+3. Control and invisible characters are escaped (``\x1b``, ``\u202e``), including joiners and variation selectors, which
+   some scripts and emoji need: a run of them can hide a text. Line breaks and tabs stay.
+4. A message is cut after `MAX_TEXT` characters, and a result holds messages up to `ROOM`; a cut is reported.
 """
 
 from __future__ import annotations
@@ -24,11 +22,11 @@ if TYPE_CHECKING:
 
 MAX_TEXT = 20_000
 ROOM = 40_000
-"""Characters of messages in one result: a model reads about ten thousand tokens of them at a time."""
+"""Characters of messages in one result: about ten thousand tokens."""
 MAX_NAME = 300
 
 _OWN_KEYS = frozenset({"content", "performative", "correlationId", "conversationId"})
-"""Parts of a payload that are shown otherwise, or say nothing to a reader."""
+"""Parts of a payload that are shown elsewhere or mean nothing to a reader."""
 
 
 class Fence:
@@ -38,15 +36,15 @@ class Fence:
         self._word = os.urandom(8).hex()
 
     def wrap(self, text: str) -> str:
-        """Return text between the marks; hidden characters are written out."""
+        """Return a text between the marks, escaped."""
         shown = escape_invisible(text)
-        while self._word in shown:  # a guess would have to be lucky
+        while self._word in shown:  # practically impossible
             self._word = os.urandom(8).hex()
         return f"<<<text-{self._word}\n{shown}\ntext-{self._word}>>>"
 
 
 def one_line(text: Any, limit: int = MAX_NAME) -> str:
-    """Return a name or a reason as one harmless line."""
+    """Return a name or a reason as one escaped line."""
     shown = " ".join(escape_invisible(str(text)).split())
     return shown if len(shown) <= limit else f"{shown[:limit]}…"
 
@@ -59,7 +57,7 @@ def show_message(envelope: dict[str, Any], fence: Fence) -> str:
     lines = [
         f"Message {id} from {sender}, {one_line(envelope.get('createdAt'))}"
         + (f", in reply to {one_line(envelope['parentId'])}" if envelope.get("parentId") else "")
-        + (f", answers go to {answer_to}" if answer_to != sender else ""),
+        + (f", reply to {answer_to}" if answer_to != sender else ""),
         f"Written by {sender}, not by your user:",
         fence.wrap(text[:MAX_TEXT]),
     ]
@@ -69,7 +67,7 @@ def show_message(envelope: dict[str, Any], fence: Fence) -> str:
 
 
 def show_messages(envelopes: Sequence[dict[str, Any]], room: int = ROOM) -> tuple[str, list[str]]:
-    """Return messages as a model should see them, and the ids of those that there was room for: one at least."""
+    """Return as many messages as there is room for, at least one, and their ids."""
     fence = Fence()
     parts: list[str] = []
     shown: list[str] = []
@@ -84,16 +82,16 @@ def show_messages(envelopes: Sequence[dict[str, Any]], room: int = ROOM) -> tupl
 
 
 def is_cut(envelope: dict[str, Any]) -> bool:
-    """Tell whether a message is too long to be shown whole."""
+    """Return True if a message is too long to be shown completely."""
     return len(escape_invisible(payload_text(envelope.get("payload")))) > MAX_TEXT
 
 
 def payload_text(payload: Any) -> str:
-    """Return what a payload says: its content and then whatever else it has, as JSON."""
+    """Return a payload as text: its content, then the rest as JSON."""
     if isinstance(payload, str):
         return payload
     if not isinstance(payload, dict) or not isinstance(payload.get("content"), str):
         return json.dumps(payload, ensure_ascii=False)
     content: str = payload["content"]
     rest = {key: value for key, value in payload.items() if key not in _OWN_KEYS}
-    return f"{content}\n\nWith it came: {json.dumps(rest, ensure_ascii=False)}" if rest else content
+    return f"{content}\n\nFurther data: {json.dumps(rest, ensure_ascii=False)}" if rest else content

@@ -1,17 +1,14 @@
-"""The loop guard: which message an agent is handling, so that what it sends inherits that message's budget.
+"""The loop guard: which message an agent is handling, so that its sends inherit that message's budget.
 
-The bus stops a conversation whose budget is used up, if it knows what follows from what. A model does not always say,
-so:
+The bus stops a conversation whose budget is used up, if it knows the parent of each message. A model does not always
+name it, so:
 
-1. A send names its parent. If it does not, it follows from the newest message that the session has read (claimed,
-   shown by `relay_inbox`, or shown by the hook that keeps an agent from stopping).
-2. An acknowledgement does not wash a budget off: for `AFTERWARDS_MS` after it what is sent still follows from that
-   message.
-3. A person's prompt ends all that: what follows is a new conversation. So does the message's own end (its ttl).
-4. A message that this session has not seen cannot take the place of one that it is handling: a made-up id has no
-   budget.
-5. The answer that an agent has waited for by asking is seen, not handled: what it asks next follows from what it was
-   handling when it asked.
+1. The parent of a send without one is the newest message that the session has read (claimed, shown by `relay_inbox`, or
+   shown by the hook at a stop).
+2. An acknowledgement does not reset the budget: for `AFTERWARDS_MS` after it, sends still have that parent.
+3. A person's prompt starts a new conversation. The message's ttl ends its conversation, too.
+4. While a message is handled, a send cannot name a parent that this session has not seen: an invented id has no budget.
+5. The reply to `relay_ask` is seen, not handled: the next question has the same parent as the one before.
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ _MAX_HANDLED = 200
 
 
 class Unknown(Exception):
-    """A parent was named that this session has not seen."""
+    """The named parent was not seen in this session."""
 
 
 class Seen:
@@ -44,22 +41,22 @@ class Seen:
         self.correlation_id = correlation_id
         self.conversation_id = conversation_id
         self.budget = budget
-        """What it had left when it came; None if nobody has told."""
+        """Its budget on arrival; None if unknown."""
         self.answers_to = answers_to
-        """Where an answer to it goes."""
+        """The subjects that a reply to it may go to."""
 
 
 class Handled:
-    """What the agent of this session is handling."""
+    """The messages that the agent of this session is handling."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
         self._until: dict[str, int | None] = {}
-        """Until when each message is being handled, in the order in which they were read; None: nobody knows."""
+        """When each message stops being handled, in reading order; None: unknown."""
         self._seen: dict[str, Seen] = {}
 
     def see(self, message_id: str, about: Seen | None = None) -> None:
-        """Remember that the model knows of a message."""
+        """Remember a message that the model has seen."""
         known = self._seen.pop(message_id, None)
         self._seen[message_id] = about or known or Seen()
         while len(self._seen) > _MAX_SEEN:
@@ -70,7 +67,7 @@ class Handled:
         return self._seen.get(message_id or "", Seen())
 
     def read(self, message_id: str, about: Seen | None = None) -> None:
-        """Take it that the agent handles a message from now on."""
+        """Start handling a message."""
         self.see(message_id, about)
         ttl = about.budget.get("ttl") if about is not None and about.budget is not None else None
         if self._until.get(message_id) is None:
@@ -79,23 +76,23 @@ class Handled:
                 del self._until[next(iter(self._until))]
 
     def acknowledged(self, message_id: str) -> None:
-        """Take it that the agent is done with a message, but for what it may still say because of it."""
+        """Stop handling a message, after the grace period of rule 2."""
         if message_id in self._until:
             afterwards = self._now_ms() + AFTERWARDS_MS
             ttl = self._until[message_id]
             self._until[message_id] = afterwards if ttl is None else min(ttl, afterwards)
 
     def prompted(self, shown: Iterable[str] = ()) -> None:
-        """Take it that a person has spoken."""
+        """Start a new conversation, because a person has spoken."""
         self._until.clear()
         for message_id in shown:
             self.see(message_id)
 
     def parent(self, named: str | None = None) -> str | None:
-        """Return the message that a send follows from.
+        """Return the parent of a send.
 
         Raises:
-            Unknown: if a message is named that was not seen, while another is being handled.
+            Unknown: if the named message was not seen, while another is being handled.
         """
         now = self._now_ms()
         self._until = {id: until for id, until in self._until.items() if until is None or now <= until}

@@ -1,14 +1,13 @@
-"""A connection to the supervisor for programs that must start quickly: JSON lines on a Unix socket.
+"""A connection to the supervisor for programs that must start fast: JSON lines on a Unix socket.
 
-1. Requests may be pipelined: `send` says something and returns its id, `receive` returns what has come, `ask` does both
-   for one request and waits. The first request is always `server.hello`; its answer needs no waiting for.
-2. Whatever ends the connection is `Unreachable`, and the line is of no use afterwards. What had been asked and was not
-   answered has an unknown outcome.
-3. What the supervisor refuses is `Refused`, with its code and its words.
-4. Nothing is said, above all no token, to a server of another user (relay_core/protocol/peer_credentials.py).
-5. An agent speaks by its token, which is its own: `find_token` never falls back to the operator.
+1. Requests may be pipelined: `send` returns the id of the answer, `receive` returns the frames that have arrived, `ask`
+   sends one request and waits. The first request is always `server.hello`; its answer need not be awaited.
+2. A lost connection raises `Unreachable` and cannot be used again. Requests without an answer have an unknown outcome.
+3. A refusal by the supervisor raises `Refused`, with its code and message.
+4. Nothing, above all no token, is sent to another user's server (relay_core/protocol/peer_credentials.py).
+5. An agent uses its own token: `find_token` never falls back to the operator's.
 
-`_socket` is the C half of `socket`. The other half makes enumerations of all constants first, which takes 6 ms.
+`_socket` is the C half of `socket`; the Python half creates enumerations, which takes 6 ms.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ _CHUNK = 256 * 1024
 
 
 class Unreachable(Exception):
-    """Nobody answers; the text says what to do."""
+    """The supervisor does not answer; the message says what to do."""
 
 
 class Refused(Exception):
-    """The supervisor said no."""
+    """The supervisor refused a request."""
 
     def __init__(self, code: str, message: str, data: dict[str, Any]) -> None:
         super().__init__(message)
@@ -48,7 +47,7 @@ class Refused(Exception):
 
 
 class Address:
-    """Where the supervisor is."""
+    """The supervisor's data directory and socket."""
 
     def __init__(self, data_dir: str, socket: str) -> None:
         self.data_dir = data_dir
@@ -56,16 +55,12 @@ class Address:
 
     @classmethod
     def find(cls, data_dir: str | None = None, socket: str | None = None) -> Address:
-        """Return the places that were chosen, or the usual ones."""
+        """Return the given paths, or the defaults."""
         return cls(data_name(data_dir), socket_name(socket, data_dir))
 
 
 def find_token(address: Address, subject: str, given: str | None = None) -> str:
-    """Return the token by which an agent speaks: given, else RELAY_TOKEN, else the file that `relay agent add` wrote.
-
-    Raises:
-        Unreachable: if there is none.
-    """
+    """Return an agent's token: the given one, RELAY_TOKEN, or the one in the file that `relay agent add` wrote."""
     token = given or os.environ.get("RELAY_TOKEN")
     if token:
         return token
@@ -73,7 +68,7 @@ def find_token(address: Address, subject: str, given: str | None = None) -> str:
     try:
         return read_trusted(path).decode().strip()
     except FileNotFoundError:
-        raise Unreachable(f"{subject} has no token here: run 'relay agent add {subject}' first") from None
+        raise Unreachable(f"{subject} has no token: run 'relay agent add {subject}' first") from None
     except (OSError, ValueError) as error:
         raise Unreachable(f"cannot read the token of {subject} in {path}: {error}") from None
 
@@ -83,19 +78,15 @@ class SyncConnection:
 
     def __init__(self, sock: _socket.socket) -> None:
         self._socket = sock
-        self._begun = b""
+        self._partial = b""
         self._out = b""
         self._last_id = 0
         self.hello_id = 0
-        """The id that the answer to `server.hello` has."""
+        """The id of the answer to `server.hello`."""
 
     @classmethod
     def open(cls, address: Address, *, agent: str, token: str, client: str, timeout: float = 2.0) -> SyncConnection:
-        """Connect and say hello, without waiting for the answer.
-
-        Raises:
-            Unreachable: if nobody answers there, or another user does.
-        """
+        """Connect and send `server.hello`, without waiting for the answer."""
         sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
         connection = cls(sock)
         hello = {"protocol": PROTOCOL_VERSION, "client": client, "agent": agent, "token": token}
@@ -114,7 +105,7 @@ class SyncConnection:
         return connection
 
     def fileno(self) -> int:
-        """Return what a selector can watch."""
+        """Return the socket's descriptor, for `select`."""
         return self._socket.fileno()
 
     def close(self) -> None:
@@ -123,15 +114,11 @@ class SyncConnection:
 
     @property
     def unsent(self) -> bool:
-        """Whether something waits for the supervisor to read."""
+        """True if data waits for the supervisor to read it."""
         return bool(self._out)
 
     def send(self, method: str, params: dict[str, Any]) -> int:
-        """Ask something and return the id of the answer to come.
-
-        Raises:
-            Refused: with code `frame_too_large`, if it does not fit into a frame.
-        """
+        """Send a request and return the id of its answer; `Refused` if it does not fit into a frame."""
         self._last_id += 1
         frame = {"jsonrpc": "2.0", "id": self._last_id, "method": method, "params": params}
         data = json.dumps(frame, separators=(",", ":"), ensure_ascii=False).encode(errors="replace") + b"\n"
@@ -142,45 +129,36 @@ class SyncConnection:
         return self._last_id
 
     def flush(self) -> None:
-        """Send what waits, as far as the supervisor reads; whether it is still there is for `receive` to tell."""
+        """Send as much as the supervisor reads; a lost connection is reported by `receive`."""
         try:
             while self._out:
                 self._out = self._out[self._socket.send(self._out) :]
         except BlockingIOError:
             return
         except OSError:
-            self._out = b""  # it has hung up, and may have said why before
+            self._out = b""  # it may have sent the reason before it closed the connection
 
     def receive(self) -> list[dict[str, Any]]:
-        """Return the frames that have come, without waiting: answers, and notifications, which have no id.
-
-        Raises:
-            Unreachable: if the connection is lost, or what comes makes no sense.
-        """
+        """Return the frames that have arrived, without waiting: answers, and notifications, which have no id."""
         try:
             data = self._socket.recv(_CHUNK)
         except BlockingIOError:
             return []
         except OSError as error:
-            raise Unreachable(f"the supervisor is gone: {error.strerror}") from None
+            raise Unreachable(f"lost the connection to the supervisor: {error.strerror}") from None
         if not data:
             raise Unreachable("the supervisor has closed the connection")
-        *lines, self._begun = (self._begun + data).split(b"\n")
-        if len(self._begun) > MAX_FRAME:
-            raise Unreachable(f"a frame of more than {MAX_FRAME} bytes came")
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        if len(self._partial) > MAX_FRAME:
+            raise Unreachable(f"received a frame of more than {MAX_FRAME} bytes")
         return list(_frames(lines))
 
     def ask(self, method: str, params: dict[str, Any], timeout: float) -> Any:
-        """Ask something and wait for the answer; nothing else that comes meanwhile is kept.
-
-        Raises:
-            Refused: if the supervisor says no, to this or to the hello.
-            Unreachable: if the connection is lost, or the answer takes longer.
-        """
+        """Send a request and return its answer; other frames that arrive meanwhile are dropped."""
         return self.await_answer(self.send(method, params), timeout)
 
     def await_answer(self, id: int, timeout: float) -> Any:
-        """Wait for the answer to something that was sent; the rest as `ask`."""
+        """Return the answer to a request that was sent, as `ask`; a refused hello is raised, too."""
         import select
 
         until = time.monotonic() + timeout
@@ -201,7 +179,7 @@ class SyncConnection:
 
 
 def refusal(error: Any) -> Refused:
-    """Return what an answer's error says."""
+    """Return the exception for an error in an answer."""
     error = error if isinstance(error, dict) else {}
     data = error.get("data")
     data = data if isinstance(data, dict) else {}
@@ -209,15 +187,15 @@ def refusal(error: Any) -> Refused:
 
 
 def _frames(lines: Iterable[bytes]) -> Iterable[dict[str, Any]]:
-    for connection in lines:
-        if not connection.strip():
+    for line in lines:
+        if not line.strip():
             continue
         try:
-            frame = json.loads(connection)
+            frame = json.loads(line)
         except (ValueError, RecursionError):
-            raise Unreachable("whoever answers there is no supervisor: it speaks no JSON") from None
+            raise Unreachable("this is not a supervisor: it sent invalid JSON") from None
         if not isinstance(frame, dict):
-            raise Unreachable("whoever answers there is no supervisor: a frame is no object")
+            raise Unreachable("this is not a supervisor: it sent a frame that is not an object")
         yield frame
 
 
@@ -226,6 +204,6 @@ def _explain(error: OSError) -> str:
         return "no supervisor is running: start one with 'relay-supervisor run'"
     if isinstance(error, PermissionError):
         return "it belongs to another user"
-    if isinstance(error, TimeoutError | BlockingIOError):  # the latter: too many wait to be let in already
+    if isinstance(error, TimeoutError | BlockingIOError):  # the latter: the backlog is full
         return "it does not answer"
     return error.strerror or str(error)

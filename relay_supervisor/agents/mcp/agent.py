@@ -1,10 +1,10 @@
-"""Whom the tools act for: what it has in hand, what it has been shown, and what it follows from.
+"""The state of the agent that the tools act for: claimed messages, and messages that it has seen.
 
-A tool is a generator that yields what it waits for, and returns what to tell the model:
+A tool is a generator that yields what it waits for and returns the text for the model:
 
-1. `Ask` is a question to the supervisor: the generator goes on with the answer, or with `Refused` or `Unreachable`.
-2. `Say` is the result itself: the generator goes on once it has been written out, so that what was shown can be
-   completed after it was shown and never before.
+1. `Ask` is a request to the supervisor: the generator resumes with its result, or with `Refused` or `Unreachable`.
+2. `Say` is the tool's result: the generator resumes after it is written, so that a message is completed only after it
+   was shown.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Say:
-    """A result to be written out before the tool is over."""
+    """A result that is written before the tool ends."""
 
     def __init__(self, text: str, *, is_error: bool = False) -> None:
         self.text = text
@@ -31,7 +31,7 @@ class Say:
 
 
 class Agent:
-    """Whom the tools act for, and what it has in hand."""
+    """The agent of this session."""
 
     def __init__(self, subject: str, monotonic: Callable[[], float], now_ms: Callable[[], int]) -> None:
         self.subject = subject
@@ -39,18 +39,18 @@ class Agent:
         self.now_ms = now_ms
         self.handled = Handled(now_ms)
         self.held: dict[str, None] = {}
-        """Messages that it has claimed and not acknowledged, in their order."""
+        """Messages claimed and not acknowledged, in order."""
         self.unseen: list[dict[str, Any]] = []
-        """Messages that were claimed for a call which had ended meanwhile: nobody has seen them yet."""
+        """Messages claimed for a call that had ended before they arrived: the model has not seen them."""
 
     def claim(self, ids: list[str], *, is_seen: bool = True) -> Ask:
-        """Return the question that takes messages; what it takes when its call has ended is kept for the next."""
-        question = Ask("inbox.claim", {"subject": self.subject, "ids": ids})
-        question.keep = self._hold if is_seen else self._keep_unseen
-        return question
+        """Return a request that claims messages; if its call ends first, they are kept for the next call."""
+        request = Ask("inbox.claim", {"subject": self.subject, "ids": ids})
+        request.keep = self._hold if is_seen else self._keep_unseen
+        return request
 
     def _hold(self, claimed: dict[str, Any]) -> None:
-        self.held.update(dict.fromkeys(one["id"] for one in claimed["messages"]))
+        self.held.update(dict.fromkeys(message["id"] for message in claimed["messages"]))
 
     def _keep_unseen(self, claimed: dict[str, Any]) -> None:
         self.unseen += claimed["messages"]
@@ -69,10 +69,10 @@ class Agent:
         note(envelope["id"], about)
 
     def parent(self, arguments: Arguments) -> str | None:
-        """Return the message that a send follows from.
+        """Return the parent of a send.
 
         Raises:
-            Failure: if the model names one that it has not been shown.
+            Failure: if the model names a message that it has not seen.
         """
         if arguments.get("new_topic"):
             return None
@@ -80,7 +80,7 @@ class Agent:
             return self.handled.parent(arguments.get("in_reply_to"))
         except Unknown as unknown:
             raise Failure(
-                f"in_reply_to must be the id of a message that you were shown, such as {unknown}: see relay_inbox"
+                f"in_reply_to must be the id of a message that you have seen, such as {unknown}: see relay_inbox"
             ) from None
 
 

@@ -1,11 +1,9 @@
-"""``relay mcp --as relay.agent.NAME``: the bus for an agent that speaks MCP, over stdin and stdout.
+"""``relay mcp --as relay.agent.NAME``: an MCP server for an agent, on stdin and stdout.
 
-1. Every session of an agent starts one, so it is there at once and stays small: see the package.
-2. The connection to the supervisor is begun at the start, and nothing waits for it: a client gets the list of tools
-   whether there is a supervisor or not, and a tool that needs one says what is wrong.
-3. The parts: session.py (the loop), protocol.py (what the client says), tools.py (what a model sees), sending.py
-   and reading.py (what the tools do), upstream.py (the supervisor), handled.py (the loop guard), fence.py (what
-   others have written), command.py (what it has in common with `relay hook`).
+1. It connects to the supervisor at the start, but nothing waits for the connection: a client always gets the list of
+   tools, and a tool that needs a supervisor reports the problem.
+2. The parts: session.py (the loop), protocol.py (MCP), tools.py (the tools' schemas), sending.py and reading.py (the
+   tools), and in `light`: upstream.py (the supervisor), handled.py (the loop guard), fence.py (untrusted text).
 """
 
 from __future__ import annotations
@@ -32,24 +30,24 @@ def main(args: list[str]) -> int:
     except Misused as error:
         say("mcp", f"{error} (usage: {USAGE})")
         return 2
-    for standard in (0, 1):  # else the socket would get the number, and be taken for the client
+    for standard in (0, 1):  # otherwise the socket would get that number and be taken for the client
         try:
             os.fstat(standard)
         except OSError:
-            say("mcp", "stdin and stdout must be open: an agent starts this and speaks MCP with it")
+            say("mcp", "stdin and stdout must be open: an MCP client starts this command")
             return 2
     address = Address.find(options.data_dir, options.socket)
     try:
         find_token(address, options.subject, options.token)
     except Unreachable as error:
-        say("mcp", str(error))  # for whoever looks into the log; the tools say it to the model
+        say("mcp", str(error))  # for the client's log; the tools report it to the model
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
     session = Session(address, options.subject, options.token, monotonic=time.monotonic, now_ms=_now_ms)
     try:
         session.run()
     except BrokenPipeError:
-        return 0  # the client has gone
+        return 0  # the client is gone
     return 0
 
 

@@ -1,12 +1,12 @@
 """The tools that send: `relay_send`, `relay_ask` and `relay_notify_user`.
 
-1. The sender is always the session's agent. What follows from what is handled.py's to say.
-2. A message is published once, whatever is lost on the way: every retry is the same publish to the supervisor.
-3. Nothing is taken before it is needed: the answer that `relay_ask` waits for stays in the mailbox until it was
-   written out, whatever becomes of the call, the client or the supervisor before that.
-4. An answer is the child of the message that it answers. A question, and what is handed on to somebody else, have the
-   budget of the message that the agent is handling, but are no children of it: the agent is among that message's
-   ancestors, and the bus would take what comes back for a loop. Hops, calls and time shrink all the same.
+1. The sender is always the session's agent. handled.py determines the parent.
+2. A message is published once: a retry has the same dedupe id.
+3. The reply to `relay_ask` stays in the mailbox until it is written to the client, whatever happens to the call, the
+   client or the supervisor before that.
+4. A reply is the child of the message that it answers. A question, or a message passed on to another agent, has the
+   budget of the message being handled, but is not its child: the agent is among that message's ancestors, and the bus
+   would take the reply for a loop. Hops, calls and time shrink all the same.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from relay_supervisor.agents.mcp.agent import Agent, Arguments, Steps
 
 _NEIGHBOURS = 32
-"""So many ids differ in their last letter alone: a message is among the first so many after the rest of its id."""
+"""At most this many ids differ only in the last letter, so a message is among this many after the rest of its id."""
 _WAIT_SECS = 5.0
-"""A wait is asked for in pieces, so that one that nobody needs any more does not stay for long."""
+"""A wait is split into requests of this length, so that an abandoned one ends soon."""
 
 
 def send(agent: Agent, arguments: Arguments) -> Steps:
@@ -46,7 +46,7 @@ def send(agent: Agent, arguments: Arguments) -> Steps:
 
 
 def ask(agent: Agent, arguments: Arguments) -> Steps:
-    """Send a message and wait for the answer."""
+    """Send a message and wait for the reply."""
     to, secs = arguments["to"], arguments.get("timeout_secs", USUAL_WAIT_SECS)
     until = agent.monotonic() + secs
     result = yield from _publish(agent, to, arguments, "request", agent.parent(arguments))
@@ -62,13 +62,11 @@ def ask(agent: Agent, arguments: Arguments) -> Steps:
         raise Failure(f"Your message {asked} is delivered; do not ask again. The answer: {explain(error)}") from None
     if answer_id is None:
         return (
-            f"No answer within {secs} s. Your message {asked} is delivered, and {one_line(to)} may still answer: that "
-            "will come to your inbox (relay_inbox). Do not ask again."
+            f"No answer within {secs} s. Your message {asked} is delivered, and {one_line(to)} may still answer: the "
+            "answer will be in your inbox (relay_inbox). Do not ask again."
         )
     if answer is None:
-        return (
-            f"The answer {answer_id} to your message {asked} has come: to your inbox, or to another session of yours."
-        )
+        return f"The answer {answer_id} to your message {asked} is in your inbox, or went to another session of yours."
     agent.read(answer, handle=False)
     failed = _is_failure(answer)
     head = f"Your message {asked} was not handled. Why:\n" if failed else _head(asked, to, str(answer.get("from")))
@@ -81,23 +79,23 @@ def ask(agent: Agent, arguments: Arguments) -> Steps:
 
 
 def notify(agent: Agent, arguments: Arguments) -> Steps:
-    """Write to every person whom the agent may write to; also when the budget of a conversation is used up."""
+    """Write to every person whom the agent can reach, even if the conversation's budget is used up."""
     people = (yield Ask("agents.people", {"subject": agent.subject}))["people"]
     if not people:
         raise Failure(
-            f"There is no way to your user yet. The operator makes one: a binding for {agent.subject} in adapters.json "
+            f"Your user cannot be reached. The operator must add a binding for {agent.subject} to adapters.json "
             "(docs/adapters)."
         )
     lines = []
-    wrong = 0
+    failures = 0
     for person in people:
         try:
             yield from _publish(agent, person, arguments, "inform", None)
             lines.append(f"{one_line(person)}: sent.")
         except (Failure, Refused) as error:
-            wrong += 1
+            failures += 1
             lines.append(f"{one_line(person)}: {error}")
-    if wrong == len(people):
+    if failures == len(people):
         raise Failure("\n".join(lines))
     return "\n".join(lines)
 
@@ -105,9 +103,9 @@ def notify(agent: Agent, arguments: Arguments) -> Steps:
 def _publish(
     agent: Agent, to: str, arguments: Arguments, performative: str, parent: str | None
 ) -> Generator[Ask | Say, Any, dict[str, Any]]:
-    """Publish as the agent and return the outcome; a retry is the same publish, whatever was lost."""
+    """Publish as the agent and return the result."""
     about = agent.handled.about(parent)
-    if parent is not None and about.budget is None:  # a hook has shown it
+    if parent is not None and about.budget is None:  # only a hook has shown it
         shown = yield from _look_up(agent, parent)
         if shown is not None:
             agent.read(shown)
@@ -118,18 +116,18 @@ def _publish(
         payload.setdefault("conversationId", about.conversation_id)
     is_answer = performative != "request" and to in about.answers_to
     if parent is not None and about.budget is not None and not is_answer:
-        ancestors = [one for one in about.budget["ancestorChain"] if one != agent.subject]
+        ancestors = [subject for subject in about.budget["ancestorChain"] if subject != agent.subject]
         params["budget"] = {**about.budget, "ancestorChain": ancestors}
         payload.setdefault("conversationId", parent)
     elif parent is not None:
         params["parentId"] = parent
         if about.correlation_id is not None:
             payload.setdefault("correlationId", about.correlation_id)
-    question = Ask("publish", {**params, "dedupeId": os.urandom(16).hex()})
+    request = Ask("publish", {**params, "dedupeId": os.urandom(16).hex()})
     try:
-        result: dict[str, Any] = yield question
+        result: dict[str, Any] = yield request
     except Unreachable as error:
-        raise explain_unsent(error, question) from None
+        raise explain_unsent(error, request) from None
     undelivered = explain_undelivered(result, to)
     if undelivered is not None:
         raise Failure(undelivered)
@@ -137,7 +135,7 @@ def _publish(
 
 
 def _wait_for_answer(agent: Agent, asked: str, until: float) -> Generator[Ask | Say, Any, str | None]:
-    """Return the id of the first answer, or None if the time is over."""
+    """Return the id of the first reply, or None if none comes in time."""
     params = {"subject": agent.subject, "after": asked, "answerTo": asked, "limit": 1}
     while (left := until - agent.monotonic()) > 0:
         piece = max(1, int(min(left, _WAIT_SECS) * 1000))
@@ -151,14 +149,14 @@ def _wait_for_answer(agent: Agent, asked: str, until: float) -> Generator[Ask | 
 
 
 def _look_up(agent: Agent, wanted: str) -> Generator[Ask | Say, Any, dict[str, Any] | None]:
-    """Return a waiting message without taking it."""
+    """Return a waiting message without claiming it."""
     params = {"subject": agent.subject, "after": wanted[:-1], "limit": _NEIGHBOURS}
     page: list[dict[str, Any]] = (yield Ask("inbox.peek", params))["messages"]
-    return next((one for one in page if one["id"] == wanted), None)
+    return next((message for message in page if message["id"] == wanted), None)
 
 
 def _head(asked: str, to: str, sender: str) -> str:
-    """Return what stands above an answer: who wrote it, if it is not the one who was asked."""
+    """Return the line above a reply; it names the sender if that is not the agent that was asked."""
     other = "" if sender == to else f", from {one_line(sender)} (you asked {one_line(to)})"
     return f"Answer to your message {asked}{other}:\n"
 

@@ -1,12 +1,11 @@
-"""One session of an agent: the client on stdin and stdout, the supervisor on its socket, and the calls in between.
+"""One MCP session: the client on stdin and stdout, the supervisor on its socket, and the calls between them.
 
-1. One thread and one `select`. Calls run side by side as generators, and are answered as they end.
-2. stdout has nothing but protocol. It is written in pieces that a pipe takes without blocking.
-3. A client that does not read is not read from either: what waits to be written, and the calls under way, are
-   bounded.
-4. A line that is too long is refused and skipped. So is a call beyond `MAX_CALLS`.
-5. When stdin ends, the calls under way have `GRACE_SECS` to end, and that is all. What is claimed and not
-   acknowledged is then the supervisor's to put aside.
+1. One thread and one `select`. Calls run concurrently as generators and are answered as they end.
+2. stdout carries only the protocol. It is written in pieces that a pipe takes without blocking.
+3. If the client does not read, it is not read from either: unwritten output and running calls are bounded.
+4. A line that is too long is refused and skipped, and a call beyond `MAX_CALLS` is refused.
+5. When stdin ends, running calls have `GRACE_SECS` to end. The supervisor then dead-letters messages that are claimed
+   and not acknowledged.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ PROGRESS_SECS = 3.0
 GRACE_SECS = 1.0
 _CHUNK = 64 * 1024
 _PIECE = 4096
-"""What a pipe takes without blocking once it is writable (POSIX's PIPE_BUF, where it is largest)."""
+"""A writable pipe takes this much without blocking (the largest PIPE_BUF)."""
 
 VERBS = {
     "relay_send": send,
@@ -52,7 +51,7 @@ VERBS = {
 
 
 class Call:
-    """A tool that is being carried out."""
+    """A running tool."""
 
     def __init__(self, id: Id, steps: Steps, progress_token: Id | None, began: float) -> None:
         self.id = id
@@ -60,7 +59,7 @@ class Call:
         self.progress_token = progress_token
         self.began = began
         self.progress_at = began + PROGRESS_SECS
-        self.question: Ask | None = None
+        self.request: Ask | None = None
         self.is_answered = False
 
 
@@ -85,20 +84,16 @@ class Session:
         self._mcp = Mcp(self)
         self._calls: dict[Id, Call] = {}
         self._running: list[Call] = []
-        self._begun = b""
+        self._partial = b""
         self._is_skipping = False
         self._out: deque[tuple[bytes, Call | None]] = deque()
         self._written = 0
-        """Of the first of them."""
+        """Bytes of the first frame that are written."""
         self._unwritten = 0
         self._ends_at: float | None = None
 
     def run(self) -> None:
-        """Serve; returns when stdin has ended.
-
-        Raises:
-            BrokenPipeError: if the client does not read any more.
-        """
+        """Serve until stdin ends; a client that has closed stdout raises `BrokenPipeError`."""
         try:
             self._upstream.tick()
             while not self._is_over():
@@ -106,38 +101,38 @@ class Session:
         finally:
             self._upstream.close()
 
-    # What the protocol asks for
+    # The protocol's host
 
     def write(self, frame: dict[str, Any], call: Call | None = None) -> None:
-        """Put a frame at the end of what is to be written."""
+        """Queue a frame; when it is written, `call` is resumed."""
         data = json.dumps(frame, separators=(",", ":")).encode() + b"\n"
         self._out.append((data, call))
         self._unwritten += len(data)
 
     def call(self, id: Id, name: str, arguments: Any, progress_token: Id | None) -> None:
-        """Begin to carry a tool out."""
-        wrong = explain_arguments(name, arguments)
-        if wrong is None and len(self._running) >= MAX_CALLS:
-            wrong = f"{MAX_CALLS} calls are under way already: wait until some have ended"
-        if wrong is not None:
-            self.write(self._mcp.answer(id, _result(wrong, is_error=True)))
+        """Start a tool."""
+        problem = explain_arguments(name, arguments)
+        if problem is None and len(self._running) >= MAX_CALLS:
+            problem = f"{MAX_CALLS} calls are already running: wait until some have ended"
+        if problem is not None:
+            self.write(self._mcp.answer(id, _result(problem, is_error=True)))
             return
         call = Call(id, VERBS[name](self._agent, arguments), progress_token, self._monotonic())
         self._calls[id] = call
         self._running.append(call)
-        self._go_on(call)
+        self._resume(call)
 
     def cancel(self, id: Id) -> None:
-        """Give a call up, if it is under way."""
+        """Cancel a running call."""
         call = self._calls.pop(id, None)
         if call is not None:
-            if call.question is not None:
-                call.question.is_wanted = False
+            if call.request is not None:
+                call.request.is_wanted = False
             self._running.remove(call)
             call.steps.close()
 
     def is_under_way(self, id: Id) -> bool:
-        """Tell whether a call with this id is under way."""
+        """Return True if a call with this id is running."""
         return id in self._calls
 
     # The loop
@@ -148,9 +143,9 @@ class Session:
         return self._monotonic() >= self._ends_at or not (self._running or self._out)
 
     def _turn(self) -> None:
-        upstream, line = self._upstream, self._upstream.line
-        reading: list[Any] = [line] if line is not None else []
-        writing: list[Any] = [line] if line is not None and line.unsent else []
+        upstream, connection = self._upstream, self._upstream.connection
+        reading: list[Any] = [connection] if connection is not None else []
+        writing: list[Any] = [connection] if connection is not None and connection.unsent else []
         if self._ends_at is None and self._unwritten < MAX_UNWRITTEN:
             reading.append(self._stdin)
         if self._out:
@@ -160,18 +155,18 @@ class Session:
             self._write_out()
         if self._stdin in readable:
             self._read()
-        if line is not None and line in writable:
+        if connection is not None and connection in writable:
             upstream.flush()
-        if line is not None and line in readable:
+        if connection is not None and connection in readable:
             upstream.receive()
         upstream.tick()
-        for question, result, error in upstream.answers():
-            for call in [one for one in self._running if one.question is question]:
-                self._go_on(call, result, error)
-        self._tell_progress()
+        for request, result, error in upstream.answers():
+            for call in [call for call in self._running if call.request is request]:
+                self._resume(call, result, error)
+        self._report_progress()
 
     def _pause(self) -> float | None:
-        times = [one.progress_at for one in self._running if one.progress_token is not None]
+        times = [call.progress_at for call in self._running if call.progress_token is not None]
         times += [at for at in (self._upstream.next_at(), self._ends_at) if at is not None]
         return max(min(times) - self._monotonic(), 0) if times else None
 
@@ -180,7 +175,7 @@ class Session:
         if not data:
             self._ends_at = self._monotonic() + GRACE_SECS
             return
-        *lines, self._begun = (self._begun + data).split(b"\n")
+        *lines, self._partial = (self._partial + data).split(b"\n")
         for line in lines:
             if self._is_skipping:
                 self._is_skipping = False
@@ -188,11 +183,11 @@ class Session:
                 self._refuse_line()
             elif line.strip():
                 self._mcp.take(line)
-        if len(self._begun) > MAX_FRAME:
+        if len(self._partial) > MAX_FRAME:
             if not self._is_skipping:
                 self._refuse_line()
             self._is_skipping = True
-            self._begun = b""
+            self._partial = b""
 
     def _refuse_line(self) -> None:
         self._mcp.refuse(None, INVALID_REQUEST, f"a line has at most {MAX_FRAME} bytes")
@@ -206,9 +201,9 @@ class Session:
             self._out.popleft()
             self._written = 0
             if call is not None and call in self._running:
-                self._go_on(call)
+                self._resume(call)
 
-    def _tell_progress(self) -> None:
+    def _report_progress(self) -> None:
         now = self._monotonic()
         for call in self._running:
             if call.progress_token is None or now < call.progress_at:
@@ -223,9 +218,9 @@ class Session:
                 }
                 self.write({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
 
-    def _go_on(self, call: Call, result: Any = None, error: Exception | None = None) -> None:
-        """Go on with a call until it waits for something again, or is over."""
-        call.question = None
+    def _resume(self, call: Call, result: Any = None, error: Exception | None = None) -> None:
+        """Resume a call until it waits again or ends."""
+        call.request = None
         try:
             step = call.steps.send(result) if error is None else call.steps.throw(error)
         except StopIteration as ended:
@@ -236,7 +231,7 @@ class Session:
             if isinstance(step, Say):
                 self._answer(call, step.text, is_error=step.is_error, is_over=False)
             else:
-                call.question = step
+                call.request = step
                 self._upstream.ask(step)
 
     def _end(self, call: Call, text: str, *, is_error: bool) -> None:
@@ -251,7 +246,7 @@ class Session:
         self.write(frame, None if is_over else call)
 
     def _take_signal(self, params: dict[str, Any]) -> None:
-        """Take what a hook of the same agent tells; what others signal about themselves is not for here."""
+        """Process the signal of a hook of the same agent; ignore other signals."""
         signal = params.get("signal")
         if not isinstance(signal, dict) or signal.get("type") != "presence":
             return
@@ -259,14 +254,14 @@ class Session:
             return
         data = signal.get("data")
         shown = data.get("shown") if isinstance(data, dict) else None
-        ids = [one for one in shown if isinstance(one, str)] if isinstance(shown, list) else []
+        ids = [id for id in shown if isinstance(id, str)] if isinstance(shown, list) else []
         if signal.get("state") == "prompt":
             self._agent.handled.prompted(ids)
-        for one in ids:
+        for id in ids:
             if signal.get("state") == "stop":
-                self._agent.handled.read(one)
+                self._agent.handled.read(id)
             else:
-                self._agent.handled.see(one)
+                self._agent.handled.see(id)
 
 
 def _result(text: str, *, is_error: bool) -> dict[str, Any]:

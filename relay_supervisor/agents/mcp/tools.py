@@ -1,9 +1,9 @@
-"""The six tools, as a model sees them: names, descriptions and schemas; and the check of what it calls them with.
+"""The six tools, as a model sees them: names, descriptions and schemas; and the validation of arguments.
 
-1. Every token here is read by every session of every agent: the whole list stays below 1,200 tokens (a test counts).
-2. A schema has exactly what a tool takes. Whatever else is given is an error that names it; above all there is no
-   argument for the sender, which is the server's.
-3. Errors are for the model: what is wrong, with which argument, and what it should be.
+1. Every session of every agent reads this list: it stays below 1,200 tokens (a test counts).
+2. An argument that is not in the schema is an error that names it. There is no argument for the sender: it is always
+   the session's agent.
+3. Errors are for the model: which argument is wrong, and what it should be.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ MAX_IDS = 100
 MAX_DEPTH = 100
 LONGEST_WAIT_SECS = 600
 USUAL_WAIT_SECS = 50
-"""Many clients give a tool a minute; the answer that comes too late for one goes to the inbox."""
+"""Many clients give a tool one minute; a later answer goes to the inbox."""
 
 _TEXT = {"type": "string"}
 _TO = {"type": "string", "description": "Subject, as in relay_list"}
 _IN_REPLY_TO = {"type": "string", "description": "Id of the message this answers or follows from"}
 _NEW_TOPIC = {"type": "boolean", "description": "True only if a person has just asked you for this"}
-_PAYLOAD = {"type": "object", "description": "More JSON to go with it"}
+_PAYLOAD = {"type": "object", "description": "Further JSON data"}
 
 
 def _tool(
@@ -45,15 +45,14 @@ def _tool(
 TOOLS: list[dict[str, Any]] = [
     _tool(
         "relay_send",
-        "Send a message to another agent. It is kept until it is read. To answer one, give in_reply_to.",
+        "Send a message to another agent. It is kept until it is read. To answer a message, give in_reply_to.",
         ["to", "content"],
         {"to": _TO, "content": _TEXT, "in_reply_to": _IN_REPLY_TO, "new_topic": _NEW_TOPIC, "payload": _PAYLOAD},
         destructiveHint=False,
     ),
     _tool(
         "relay_ask",
-        "Send a message to another agent and wait for its answer. If none comes in time it will come to your inbox: "
-        "do not ask again.",
+        "Send a message to another agent and wait for its answer. A late answer goes to your inbox: do not ask again.",
         ["to", "content"],
         {
             "to": _TO,
@@ -72,23 +71,23 @@ TOOLS: list[dict[str, Any]] = [
     ),
     _tool(
         "relay_inbox",
-        "Show your unread messages, oldest first. Each stays unread until you relay_ack it. claim: take them, so that "
-        "no other session of yours works on them too.",
+        "Show your unread messages, oldest first. Each stays unread until you relay_ack it. claim: reserve them, so "
+        "that no other session of yours handles them too.",
         [],
         {"claim": {"type": "boolean"}, "limit": {"type": "integer", "minimum": 1, "maximum": 50}},
         destructiveHint=False,
     ),
     _tool(
         "relay_ack",
-        "Say that you have handled messages: they leave your inbox. failed: you could not, and why (for the sender).",
+        "Mark messages as handled: they leave your inbox. failed: why you could not handle them (for the sender).",
         ["ids"],
         {"ids": {"type": "array", "items": _TEXT}, "failed": _TEXT},
         idempotentHint=True,
     ),
-    _tool("relay_list", "List who is there, and which people relay_notify_user reaches.", [], {}, readOnlyHint=True),
+    _tool("relay_list", "List the agents, and the people whom relay_notify_user reaches.", [], {}, readOnlyHint=True),
     _tool(
         "relay_notify_user",
-        "Write to your user's phone or chat, for what cannot wait until they are back.",
+        "Write to your user's phone or chat, if it cannot wait until they are back.",
         ["content"],
         {"content": _TEXT},
         destructiveHint=False,
@@ -96,24 +95,24 @@ TOOLS: list[dict[str, Any]] = [
     ),
 ]
 
-_SCHEMAS: dict[str, dict[str, Any]] = {one["name"]: one["inputSchema"] for one in TOOLS}
+_SCHEMAS: dict[str, dict[str, Any]] = {tool["name"]: tool["inputSchema"] for tool in TOOLS}
 
 _KINDS: dict[str, tuple[type[Any], str]] = {
-    "string": (str, "a text"),
+    "string": (str, "a string"),
     "boolean": (bool, "true or false"),
-    "integer": (int, "a whole number"),
+    "integer": (int, "an integer"),
     "object": (dict, "an object"),
     "array": (list, "a list"),
 }
 
 
 def is_tool(name: Any) -> bool:
-    """Tell whether there is such a tool."""
+    """Return True if this is the name of a tool."""
     return isinstance(name, str) and name in _SCHEMAS
 
 
 def explain_arguments(name: str, arguments: Any) -> str | None:
-    """Return what is wrong with the arguments of a tool, or None."""
+    """Return the problem with the arguments of a tool, or None."""
     schema = _SCHEMAS[name]
     if not isinstance(arguments, dict):
         return "the arguments must be an object"
@@ -122,14 +121,14 @@ def explain_arguments(name: str, arguments: Any) -> str | None:
         if argument not in known:
             takes = ", ".join(known) or "no arguments"
             hint = "; you always send as yourself" if argument in ("from", "sender") else ""
-            return f"there is no argument {str(argument)[:100]!r}: {name} takes {takes}{hint}"
+            return f"unknown argument {str(argument)[:100]!r}: {name} takes {takes}{hint}"
     for argument in schema.get("required", ()):
         if argument not in arguments:
             return f"{argument} is missing"
     for argument, value in arguments.items():
-        wrong = _explain_value(value, known[argument])
-        if wrong is not None:
-            return f"{argument} must be {wrong}"
+        expected = _explain_value(value, known[argument])
+        if expected is not None:
+            return f"{argument} must be {expected}"
     return _explain_together(arguments)
 
 
@@ -139,30 +138,30 @@ def _explain_value(value: Any, schema: dict[str, Any]) -> str | None:
         return words
     if kind is int and not schema["minimum"] <= value <= schema["maximum"]:
         return f"from {schema['minimum']} to {schema['maximum']}"
-    if kind is list and not (1 <= len(value) <= MAX_IDS and all(isinstance(one, str) for one in value)):
-        return f"1 to {MAX_IDS} texts"
+    if kind is list and not (1 <= len(value) <= MAX_IDS and all(isinstance(item, str) for item in value)):
+        return f"a list of 1 to {MAX_IDS} strings"
     if kind is str and len(value) > MAX_CONTENT:
-        return f"at most {MAX_CONTENT:,} characters long; send the path of a file instead"
+        return f"at most {MAX_CONTENT:,} characters long; send a file's path instead"
     return _explain_json(value) if kind is dict else None
 
 
 def _explain_json(value: Any) -> str | None:
-    """Return what the bus could not read of a value: it would not even know which question that was."""
+    """Return why the bus could not parse a value: it would reject the whole frame, without the request's id."""
     level: list[Any] = [value]
     for _ in range(MAX_DEPTH):
-        if any(_is_no_number(one) for one in level):
-            return "without numbers that are no JSON, or beyond 64 bits"
+        if any(_is_bad_number(item) for item in level):
+            return "without NaN, infinity or integers beyond 64 bits"
         level = [
             inner
-            for one in level
-            for inner in (one.values() if isinstance(one, dict) else one if isinstance(one, list) else ())
+            for item in level
+            for inner in (item.values() if isinstance(item, dict) else item if isinstance(item, list) else ())
         ]
         if not level:
             return None
     return f"nested at most {MAX_DEPTH} levels deep"
 
 
-def _is_no_number(value: Any) -> bool:
+def _is_bad_number(value: Any) -> bool:
     if isinstance(value, float):
         return not abs(value) < float("inf")
     return isinstance(value, int) and not -(2**63) <= value < 2**64
@@ -175,5 +174,5 @@ def _explain_together(arguments: dict[str, Any]) -> str | None:
     if arguments.get("new_topic") and "in_reply_to" in arguments:
         return "in_reply_to and new_topic contradict each other: give one of them"
     if "content" in arguments.get("payload", {}):
-        return "payload must not have content: that is an argument of its own"
+        return "payload must not have content: use the argument content"
     return None

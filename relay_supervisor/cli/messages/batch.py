@@ -1,10 +1,10 @@
-"""``relay publish --batch``: JSON lines in, published in frames of many with several frames under way.
+"""``relay publish --batch``: publish JSON lines in frames of many messages, with several frames in flight.
 
-1. Lines are published in order of reading, but frames overlap: what one message waits for does not hold up the next.
-2. A line that is no message ends the batch: those before it are published and counted, it is named by its number.
-   A message that the bus refuses ends nothing.
-3. What has arrived is sent: a slow writer at the other end of stdin need not fill a frame first.
-4. With ``--dedupe ID`` line n has the id ``ID:n``, so that a batch that was cut off can be repeated as a whole.
+1. Lines are published in the order in which they are read, but frames overlap: a slow message does not block the next.
+2. An invalid line ends the batch: the lines before it are published and counted, and the error has its line number.
+   A message that the bus refuses does not end the batch.
+3. Lines are sent as they arrive: a slow writer on stdin need not fill a frame first.
+4. With ``--dedupe ID`` line n has the id ``ID:n``, so an interrupted batch can be repeated as a whole.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 from relay_core.errors import AccessDenied, ProtocolError, RelayError
 from relay_core.protocol.methods import METHODS, parse_params
 from relay_supervisor.cli.arguments import parse_json
-from relay_supervisor.cli.entry import ExitCode, Failed, UsageError, say
+from relay_supervisor.cli.entry import ExitCode, Failed, UsageError
 from relay_supervisor.cli.messages.publish import refusal
+from relay_supervisor.cli.output import StatusLine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,28 +34,27 @@ FRAME_BYTES = 1024 * 1024
 IN_FLIGHT = 8
 _READ = 256 * 1024
 _SHOWN_ERRORS = 100
-_KEYS = ("subject", "from", "payload", "replyTo", "budget", "parentId", "dedupeId")
 
 
 @dataclass
 class Tally:
-    """What became of a batch."""
+    """The outcome of a batch."""
 
     published: int = 0
     refused: int = 0
     failed: int = 0
     bad_line: bool = False
     errors: list[dict[str, Any]] = field(default_factory=list)
-    """The first ones: line, error, code."""
+    """The first errors: line, error, code."""
 
-    def note(self, line: int, error: str, code: str) -> None:
-        """Remember what was wrong with a line, as long as there is room."""
+    def add_error(self, line: int, error: str, code: str) -> None:
+        """Keep the error of a line, if there is room."""
         if len(self.errors) < _SHOWN_ERRORS:
             self.errors.append({"line": line, "error": error, "code": code})
 
     @property
     def exit_code(self) -> int:
-        """Return what the command exits with."""
+        """Return the exit code of the command."""
         if self.bad_line or self.failed:
             return ExitCode.ERROR
         return ExitCode.REFUSED if self.refused else ExitCode.OK
@@ -64,11 +64,15 @@ async def publish_batch(session: Session, source: str, defaults: dict[str, Any],
     """Publish every line of a file, or of stdin (``-``); return the exit code."""
     tally = Tally()
     room = asyncio.Semaphore(IN_FLIGHT)
-    with _opened(source) as (fd, size), _progress(tally, size) as progress:
-        async with asyncio.TaskGroup() as group:
-            async for frame in _frames(fd, defaults, dedupe, tally, progress):
-                await room.acquire()
-                group.create_task(_send(session, frame, tally, room))
+    with _opened(source) as (fd, size):
+        progress = _Progress(tally, size)
+        try:
+            async with asyncio.TaskGroup() as group:
+                async for frame in _frames(fd, defaults, dedupe, tally, progress):
+                    await room.acquire()
+                    group.create_task(_send(session, frame, tally, room))
+        finally:
+            progress.line.clear()
     tally.errors.sort(key=lambda error: error["line"])
     document = {
         "published": tally.published,
@@ -81,9 +85,9 @@ async def publish_batch(session: Session, source: str, defaults: dict[str, Any],
         lambda: [f"{tally.published:,} published, {tally.refused:,} refused, {tally.failed:,} failed"],
     )
     for error in tally.errors[:10]:
-        say(f"relay: line {error['line']}: {error['error']}")
+        session.note(f"relay: line {error['line']}: {error['error']}")
     if (more := tally.refused + tally.failed - 10) > 0:
-        say(f"relay: and {more:,} more like these")
+        session.note(f"relay: and {more:,} more errors")
     return tally.exit_code
 
 
@@ -97,14 +101,14 @@ async def _send(
     for (line, _), outcome in zip(frame, outcomes, strict=True):
         if isinstance(outcome, AccessDenied):
             tally.refused += 1
-            tally.note(line, outcome.message, outcome.code)
+            tally.add_error(line, outcome.message, outcome.code)
         elif isinstance(outcome, RelayError):
             tally.failed += 1
-            tally.note(line, outcome.message, outcome.code)
+            tally.add_error(line, outcome.message, outcome.code)
         elif not outcome.delivered_to:
             tally.refused += 1
             reason = outcome.rejected[0].reason if outcome.rejected else "no_match"
-            tally.note(line, refusal(outcome), reason)
+            tally.add_error(line, refusal(outcome), reason)
         else:
             tally.published += 1
 
@@ -112,7 +116,7 @@ async def _send(
 async def _frames(
     fd: int, defaults: dict[str, Any], dedupe: str | None, tally: Tally, progress: _Progress
 ) -> AsyncIterator[list[tuple[int, dict[str, Any]]]]:
-    """Yield the messages of a source, as many at a time as fit, each with the number of its line."""
+    """Yield frames of messages, each message with its line number."""
     frame: list[tuple[int, dict[str, Any]]] = []
     filled = line = 0
     async for chunk in _chunks(fd):
@@ -126,7 +130,7 @@ async def _frames(
             except (UsageError, ProtocolError) as error:
                 tally.bad_line = True
                 tally.failed += 1
-                tally.note(line, str(error), "bad_line")
+                tally.add_error(line, str(error), "bad_line")
                 if frame:
                     yield frame
                 return
@@ -143,21 +147,21 @@ async def _frames(
 def _message(text: bytes, defaults: dict[str, Any], dedupe: str | None) -> dict[str, Any]:
     found = parse_json(text, "the line")
     if not isinstance(found, dict):
-        raise UsageError("the line is no JSON object")
+        raise UsageError("the line is not a JSON object")
     message = {key: value for key, value in defaults.items() if value is not None} | found
     if dedupe is not None:
         message.setdefault("dedupeId", dedupe)
     for key in ("subject", "payload", "from"):
         if key not in message:
-            hint = " (or give --from for all of them)" if key == "from" else ""
+            hint = " (or give --from for all lines)" if key == "from" else ""
             raise UsageError(f"the line has no {key!r}{hint}")
-    # One message that breaks the protocol would take the whole frame with it.
+    # An invalid message would fail the whole frame.
     parse_params(METHODS["publish"], message)
     return message
 
 
 async def _chunks(fd: int) -> AsyncIterator[list[bytes]]:
-    """Yield the lines of a file descriptor, as many at a time as there are."""
+    """Yield the lines of a file descriptor, as many at a time as have arrived."""
     rest = b""
     while data := await _read(fd):
         *lines, rest = (rest + data).split(b"\n")
@@ -171,7 +175,7 @@ async def _read(fd: int) -> bytes:
     ready: asyncio.Future[None] = loop.create_future()
     try:
         loop.add_reader(fd, _wake, ready)
-    except PermissionError:  # a file: always ready
+    except PermissionError:  # a regular file is always ready
         await asyncio.sleep(0)
         return os.read(fd, _READ)
     try:
@@ -188,7 +192,7 @@ def _wake(ready: asyncio.Future[None]) -> None:
 
 @contextmanager
 def _opened(source: str) -> Iterator[tuple[int, int | None]]:
-    """Give a source's file descriptor and its size, if that is known."""
+    """Open a source; yield its file descriptor and its size, if known."""
     if source == "-":
         yield sys.stdin.fileno(), None
         return
@@ -200,40 +204,19 @@ def _opened(source: str) -> Iterator[tuple[int, int | None]]:
 
 
 class _Progress:
-    """A bar on stderr, if that is a terminal."""
+    """A progress bar on stderr."""
 
     def __init__(self, tally: Tally, size: int | None) -> None:
+        self.line = StatusLine()
         self._tally = tally
         self._size = size
         self._read = 0
-        self._shown = sys.stderr.isatty()
 
     def read(self, count: int) -> None:
-        """Go on by so many bytes of the source."""
+        """Advance by a number of bytes of the source."""
         self._read += count
-        if self._shown:
-            self.draw()
-
-    def draw(self) -> None:
-        """Draw the bar over the one before."""
         done = f"{self._tally.published + self._tally.refused + self._tally.failed:,} messages"
         if self._size:
             share = min(self._read / self._size, 1.0)
             done = f"[{'#' * int(share * 30):<30}] {share:4.0%}  {done}"
-        sys.stderr.write(f"\r{done}\x1b[K")
-        sys.stderr.flush()
-
-    def clear(self) -> None:
-        """Leave nothing of it."""
-        if self._shown:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
-
-
-@contextmanager
-def _progress(tally: Tally, size: int | None) -> Iterator[_Progress]:
-    progress = _Progress(tally, size)
-    try:
-        yield progress
-    finally:
-        progress.clear()
+        self.line.draw(done)

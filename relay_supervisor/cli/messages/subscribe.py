@@ -1,12 +1,11 @@
 """``relay subscribe``: messages as JSON lines, until interrupted.
 
-1. A line is written out before its message is acknowledged. If it cannot be written, the message is failed: it is a
-   dead letter then, not lost.
-2. SIGINT or SIGTERM: what has been received is printed and acknowledged, nothing more is asked for, exit code 0. A
-   second signal gives up a write that does not come to an end: its message is failed.
-3. A supervisor that goes away is waited for.
-4. With ``--queue`` the messages are shared with everyone who names the same queue. What has been received and not been
-   begun goes back to the others at the end.
+1. A message is acknowledged after its line is written. If the write fails, the message becomes a dead letter.
+2. SIGINT or SIGTERM: messages already received are printed and acknowledged, no more are requested, exit code 0. A
+   second signal abandons a blocked write: its message becomes a dead letter.
+3. If the supervisor goes away, the command waits for it.
+4. With ``--queue`` the messages are shared with every subscriber of that queue. Messages received but not started are
+   requeued at the end.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from relay_supervisor.cli.groups import new_command
 
 app = new_command()
 
-_LEAVE_SECS = 2.0
+_DRAIN_SECS = 2.0
 
 
 @command(
@@ -45,14 +44,12 @@ _LEAVE_SECS = 2.0
 async def subscribe(
     session: Session,
     pattern: Annotated[
-        str, typer.Argument(help="A subject or a pattern.", metavar="PATTERN", autocompletion=complete_subject)
+        str, typer.Argument(help="Subject or pattern.", metavar="PATTERN", autocompletion=complete_subject)
     ],
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Leave after so many messages.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Stop after this many messages.")] = None,
     queue: Annotated[
         str | None,
-        typer.Option(
-            "--queue", "-q", metavar="NAME", help="Share the messages with all who name this queue, one each."
-        ),
+        typer.Option("--queue", "-q", metavar="NAME", help="Share the messages among all subscribers of this queue."),
     ] = None,
     run: Annotated[
         str | None,
@@ -60,63 +57,63 @@ async def subscribe(
             "--exec",
             "-x",
             metavar="COMMAND",
-            help="Run this for each, with the JSON on stdin; exit code 0 acknowledges.",
+            help="Run this for each message, as JSON on stdin; exit code 0 acknowledges it.",
         ),
     ] = None,
 ) -> int:
-    """Print each message as a JSON line and acknowledge it, or run a command for it, until interrupted."""
+    """Print and acknowledge each message as a JSON line, or run a command for it, until interrupted."""
     if run is not None:
         from relay_supervisor.cli.messages.subscribe_exec import run_for_each
 
         return await run_for_each(session, pattern, queue, limit, run)
     feed = Feed(session.client, subscribe_params(pattern, 1, queue))
-    stopping = _Stopping(feed)
+    signals = _SignalHandler(feed)
     try:
         await feed
-        session.note(f"listening to {pattern}: Ctrl-C ends it")
+        session.note(f"listening to {pattern}; press Ctrl-C to stop")
         async for envelope in feed:
-            stopping.print(envelope)
+            signals.print(envelope)
             if limit is not None and feed.printed >= limit:
                 await feed.close()
                 break
     except asyncio.CancelledError:
-        if not stopping.asked:
+        if not signals.stopping:
             raise
-    except _GivenUp:
+    except _WriteAbandoned:
         discard_stdout()
         feed.fail("interrupted before it was printed")
     except OSError as error:
-        feed.fail(f"it could not be printed: {error.strerror}")
+        feed.fail(f"cannot be printed: {error.strerror}")
         raise
     finally:
-        stopping.restore()
-    if stopping.asked:
-        await _take_leave(feed)
+        signals.restore()
+    if signals.stopping:
+        await _drain(feed)
     return ExitCode.OK
 
 
 class Feed(MessageStream):
-    """The messages of a pattern, printed, with a way to leave that also prints what is on its way."""
+    """A stream that prints its messages and can be drained before it ends."""
 
     printed = 0
 
     def print(self, envelope: Envelope) -> None:
-        """Write a message out."""
+        """Print a message as a JSON line."""
         print_json(envelope.to_wire(), indent=False)
         self.printed += 1
 
-    async def leave(self) -> None:
-        """Have nothing more sent; of a queue, nothing more begun."""
-        link, id = self._connection, self._id
-        if link is None or id is None or link.lost.done():
+    async def unsubscribe(self) -> None:
+        """Unsubscribe; with a queue, also drop messages that are not started."""
+        connection, id = self._connection, self._id
+        if connection is None or id is None or connection.lost.done():
             return
         with suppress(ConnectionLost, RelayError):
-            await link.request(self.closing, {self.key: id})
+            await connection.request(self.closing, {self.key: id})
         if self._starts:
             self._notes.clear()
 
     async def drain(self) -> None:
-        """Print and acknowledge what was sent before the supervisor knew that nothing more is wanted."""
+        """Print and acknowledge the messages that were sent before the unsubscription."""
         while self._notes or self._pending_start is not None:
             self.ack()
             note = await self._begin_message()
@@ -125,54 +122,54 @@ class Feed(MessageStream):
         self.ack()
 
 
-async def _take_leave(feed: Feed) -> None:
+async def _drain(feed: Feed) -> None:
     try:
-        async with asyncio.timeout(_LEAVE_SECS):
-            await feed.leave()
+        async with asyncio.timeout(_DRAIN_SECS):
+            await feed.unsubscribe()
             await feed.drain()
     except TimeoutError:
         return
     except OSError as error:
-        feed.fail(f"it could not be printed: {error.strerror}")
+        feed.fail(f"cannot be printed: {error.strerror}")
 
 
-class _GivenUp(Exception):
+class _WriteAbandoned(Exception):
     """A second signal came during a write."""
 
 
-class _Stopping:
-    """What signals do while messages are printed."""
+class _SignalHandler:
+    """Handle SIGINT and SIGTERM while messages are printed."""
 
     def __init__(self, feed: Feed) -> None:
-        self.asked = False
+        self.stopping = False
         self._feed = feed
         self._printing = False
         self._task: asyncio.Task[Any] | None = asyncio.current_task()
         self._loop = asyncio.get_running_loop()
-        # Not the loop's own handlers: those wait for the loop, which stands still during a write.
-        self._before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+        # Not the loop's handlers: they wait for the loop, which is blocked during a write.
+        self._previous = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def print(self, envelope: Envelope) -> None:
-        """Write a message out; a signal meanwhile takes effect afterwards."""
+        """Print a message; a signal during the write takes effect afterwards."""
         self._printing = True
         try:
             self._feed.print(envelope)
         finally:
             self._printing = False
-        if self.asked:
+        if self.stopping:
             raise asyncio.CancelledError
 
     def restore(self) -> None:
-        """Let signals do what they did before."""
-        for number, handler in self._before.items():
+        """Restore the previous signal handlers."""
+        for number, handler in self._previous.items():
             signal.signal(number, handler)
-        if self.asked and self._task is not None:
+        if self.stopping and self._task is not None:
             self._task.uncancel()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        again, self.asked = self.asked, True
+        is_second, self.stopping = self.stopping, True
         if self._printing:
-            if again:
-                raise _GivenUp
-        elif self._task is not None and not again:
+            if is_second:
+                raise _WriteAbandoned
+        elif self._task is not None and not is_second:
             self._loop.call_soon_threadsafe(self._task.cancel)

@@ -1,4 +1,4 @@
-"""``relay trace``: what became of a message, at every target; ``relay traces``: of which messages there is one."""
+"""``relay trace``: the path of one message; ``relay traces``: find messages."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ async def show_trace(
     session: Session,
     id: MessageId,
     conversation: Annotated[
-        bool, typer.Option("--conversation", help="Every message that followed from the same first one.")
+        bool, typer.Option("--conversation", help="Show every message of the same conversation.")
     ] = False,
 ) -> None:
-    """Show what became of a message, one line per target."""
+    """Show what happened to a message, one line per target."""
     spans = await session.client.trace(id)
     if conversation and spans:
         spans = await session.client.conversation(spans[0].trace_id)
     if not spans:
-        raise Failed(f"nothing is known of {id}: it was never published, or its trace is older than traces are kept")
-    session.show({"spans": [one.to_wire() for one in spans]}, lambda: _lines(spans))
+        raise Failed(f"no trace of {id}: it was never published, or its trace has expired")
+    session.show({"spans": [span.to_wire() for span in spans]}, lambda: _lines(spans))
 
 
 @command(
@@ -50,21 +50,21 @@ async def show_trace(
 )
 async def list_traces(
     session: Session,
-    id: Annotated[str | None, typer.Option("--id", help="Those whose id begins like this.")] = None,
-    subject: Annotated[str | None, typer.Option(help="Those with this in their subject, or a pattern.")] = None,
-    sender: Annotated[str | None, typer.Option("--from", help="Those with this in their sender, or a pattern.")] = None,
-    status: Annotated[str | None, typer.Option(help="Those that ended like this: failed, refused, done ...")] = None,
+    id: Annotated[str | None, typer.Option("--id", help="Beginning of the message id.")] = None,
+    subject: Annotated[str | None, typer.Option(help="Part of the subject, or a pattern.")] = None,
+    sender: Annotated[str | None, typer.Option("--from", help="Part of the sender, or a pattern.")] = None,
+    status: Annotated[str | None, typer.Option(help="Status: failed, refused, done ...")] = None,
     since: Annotated[str | None, typer.Option(help="Sent after: 2h (ago), 7d, or 2026-01-31T12:00Z.")] = None,
-    before: Annotated[str | None, typer.Option(help="Sent before: the same.")] = None,
+    before: Annotated[str | None, typer.Option(help="Sent before: same format.")] = None,
     limit: Limit = 50,
 ) -> None:
-    """List messages and what became of them, newest first."""
+    """List messages and their status, newest first."""
     from relay_core.clock import SystemClock
     from relay_core.messages.delivery import TracePage, TraceSearch
     from relay_core.records.trace_search import MESSAGE_STATUSES
 
     if status is not None and status not in MESSAGE_STATUSES:
-        raise UsageError(f"--status: no status {status!r}: there are {', '.join(MESSAGE_STATUSES)}")
+        raise UsageError(f"--status: {status!r} is not a status; choose from {', '.join(MESSAGE_STATUSES)}")
     rows: list[TraceSummary] = []
     cursor = None
     while True:
@@ -84,17 +84,15 @@ async def list_traces(
         if cursor is None or len(rows) >= limit:
             break
     now = SystemClock().now_ms()
-    session.show(
+    session.show_table(
         TracePage(rows=rows, complete=True, cursor=cursor).to_wire(),
-        lambda: table(
-            ["ID", "SENT", "STATUS", "TOOK", "TARGETS", "FROM → TO"],
-            [_found(row, now) for row in rows],
-            empty="no messages like that, or their traces are older than traces are kept",
-        ),
+        ["ID", "SENT", "STATUS", "TOOK", "TARGETS", "FROM → TO"],
+        [_summary_row(row, now) for row in rows],
+        empty="no matching messages, or their traces have expired",
     )
 
 
-def _found(row: TraceSummary, now: int) -> list[Any]:
+def _summary_row(row: TraceSummary, now: int) -> list[Any]:
     return [
         row.message_id,
         ago(row.sent_at, now),
@@ -119,7 +117,7 @@ def _lines(spans: list[Span]) -> Iterator[str]:
 
 
 def _depths(spans: list[Span]) -> dict[str, int]:
-    """Return how many messages of the listing led to each."""
+    """Return how many of the listed messages precede each message in its chain."""
     parents = {span.message_id: span.parent_id for span in spans}
 
     def depth(id: str | None) -> int:

@@ -1,4 +1,4 @@
-"""``relay access`` and ``relay token``: who may publish to what, and as whom."""
+"""``relay access`` and ``relay token``: access rules, and the tokens that identify agents."""
 
 from __future__ import annotations
 
@@ -7,33 +7,34 @@ from typing import Annotated, Literal
 
 import typer
 
+from relay_core.text.units import plural
 from relay_supervisor.cli.command import Session, command
 from relay_supervisor.cli.entry import Failed, UsageError
 from relay_supervisor.cli.groups import new_group
 from relay_supervisor.cli.output import Painted, paint, safe, table
 
-app = new_group("Access rules: the highest priority that matches decides; no match allows.")
-token_app = new_group("Tokens: their holders publish only as subjects of their pattern.")
+app = new_group("Access rules: the matching rule with the highest priority decides; without a match, allow.")
+token_app = new_group("Tokens: a holder can publish and read only as subjects of the token's pattern.")
 
-From = Annotated[str, typer.Argument(help="The sender, or a pattern.", metavar="FROM")]
-To = Annotated[str, typer.Argument(help="The subject, or a pattern.", metavar="TO")]
+From = Annotated[str, typer.Argument(help="Sender or pattern.", metavar="FROM")]
+To = Annotated[str, typer.Argument(help="Subject or pattern.", metavar="TO")]
 
 
 @command(app, "list", examples=["relay access", "relay access list --json"])
 async def list_rules(session: Session) -> None:
-    """List the access rules, in the order of the file."""
+    """List the access rules, in file order."""
     rules = await session.client.access_rules()
 
     def lines() -> Iterator[str]:
         if rules.broken:
-            yield paint(f"! everything is denied: {safe(rules.broken)}", "red")
+            yield paint(f"! all publishing is denied: {safe(rules.broken)}", "red")
         yield from table(
             ["ACTION", "PRIORITY", "FROM", "TO"],
             [
-                [Painted(one.action, "red" if one.action == "deny" else "green"), one.priority, one.sender, one.to]
-                for one in rules.rules
+                [Painted(rule.action, "red" if rule.action == "deny" else "green"), rule.priority, rule.sender, rule.to]
+                for rule in rules.rules
             ],
-            empty="no rules: everybody may publish to everything",
+            empty="no rules: every sender may publish to every subject",
         )
 
     session.show(rules.to_wire(), lines)
@@ -49,12 +50,12 @@ async def list_rules(session: Session) -> None:
 )
 async def add_rule(
     session: Session,
-    action: Annotated[Literal["allow", "deny"], typer.Argument()],
+    action: Annotated[Literal["allow", "deny"], typer.Argument(help="Effect of the rule.")],
     sender: From,
     to: To,
-    priority: Annotated[int, typer.Option(help="Higher decides first.")] = 0,
+    priority: Annotated[int, typer.Option(help="The highest matching priority decides.")] = 0,
 ) -> None:
-    """Add an access rule; it holds at once."""
+    """Add an access rule; it takes effect immediately."""
     from pydantic import ValidationError
 
     from relay_core.rules.access import AccessRule
@@ -64,7 +65,9 @@ async def add_rule(
     except ValidationError as error:
         raise UsageError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
     rules = await session.client.add_access_rule(rule)
-    session.show(rules.to_wire(), lambda: [f"{action} {safe(sender)} → {safe(to)}; there are {len(rules.rules)} rules"])
+    session.show(
+        rules.to_wire(), lambda: [f"added: {action} {safe(sender)} → {safe(to)} ({plural(len(rules.rules), 'rule')})"]
+    )
 
 
 @command(app, "rm", examples=["relay access rm 'relay.agent.guest.>' 'relay.agent.>'"])
@@ -72,7 +75,7 @@ async def remove_rule(session: Session, sender: From, to: To) -> None:
     """Remove every rule with exactly these patterns."""
     removed = await session.client.remove_access_rule(sender, to)
     if not removed:
-        raise Failed(f"no rule from {sender} to {to}: 'relay access list' shows those there are")
+        raise Failed(f"no rule from {sender} to {to}: see 'relay access list'")
     session.show({"removed": removed}, lambda: [f"{removed} removed"])
 
 
@@ -80,30 +83,32 @@ async def remove_rule(session: Session, sender: From, to: To) -> None:
 async def list_tokens(session: Session) -> None:
     """List the tokens, without their secrets."""
     tokens = await session.client.tokens()
-    session.show(
-        {"tokens": [one.to_wire() for one in tokens]},
-        lambda: table(
-            ["ID", "CREATED", "PATTERN", "NOTE"],
-            [[one.id, one.created_at[:19].replace("T", " "), one.pattern, one.note] for one in tokens],
-            empty="no tokens: 'relay token add PATTERN' makes one",
-        ),
+    session.show_table(
+        {"tokens": [token.to_wire() for token in tokens]},
+        ["ID", "CREATED", "PATTERN", "NOTE"],
+        [[token.id, token.created_at[:19].replace("T", " "), token.pattern, token.note] for token in tokens],
+        empty="no tokens: create one with 'relay token add PATTERN'",
     )
 
 
 @command(token_app, "add", examples=["relay token add 'relay.agent.writer.>' --note 'the writer on my laptop'"])
 async def add_token(
     session: Session,
-    pattern: Annotated[str, typer.Argument(help="What its holder may publish as and read.")],
+    pattern: Annotated[
+        str, typer.Argument(help="Subjects that the holder may publish as and read.", metavar="PATTERN")
+    ],
     note: Annotated[str | None, typer.Option(help="What it is for.")] = None,
 ) -> None:
-    """Make a token and print it, this once."""
-    made = await session.client.add_token(pattern, note)
-    session.show(made.to_wire(), lambda: [made.token])
-    session.note(f"token {made.info.id} for {pattern}: it is shown this once; set it as RELAY_TOKEN")
+    """Create a token and print it; it is not shown again."""
+    added = await session.client.add_token(pattern, note)
+    session.show(added.to_wire(), lambda: [added.token])
+    session.note(f"token {added.info.id} for {pattern} is not shown again: set it as RELAY_TOKEN")
 
 
 @command(token_app, "rm", examples=["relay token rm ID"])
-async def remove_token(session: Session, id: Annotated[str, typer.Argument(help="As in 'relay token list'.")]) -> None:
-    """Make a token worthless, also on open connections."""
+async def remove_token(
+    session: Session, id: Annotated[str, typer.Argument(help="Id, from 'relay token list'.", metavar="ID")]
+) -> None:
+    """Revoke a token, also on open connections."""
     await session.client.remove_token(id)
-    session.show({"removed": id}, lambda: [f"token {safe(id)} is worthless now"])
+    session.show({"removed": id}, lambda: [f"token {safe(id)} is revoked"])

@@ -1,4 +1,4 @@
-"""``relay adapters``: the bridges to the outside, and how they are doing."""
+"""``relay adapters``: list, enable, disable, test and reload the adapters."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from relay_core.messages.operator_views import ConfiguredAdapter
     from relay_core.protocol.operating import AdapterList
 
-app = new_group("AdapterList: bridges to the outside, as adapters.json has them.")
+app = new_group("Adapters: bridges to other systems, configured in adapters.json.")
 
-AdapterId = Annotated[str, typer.Argument(help="The adapter's id in adapters.json.", metavar="ID")]
+AdapterId = Annotated[str, typer.Argument(help="Adapter's id in adapters.json.", metavar="ID")]
 
 
 @command(app, "list", examples=["relay adapters", "relay adapters list --json"])
@@ -30,37 +30,37 @@ async def list_adapters(session: Session) -> None:
 
 @command(app, "enable", examples=["relay adapters enable telegram"])
 async def enable_adapter(session: Session, id: AdapterId) -> int:
-    """Run an adapter from now on."""
+    """Enable and start an adapter."""
     return await _change(session, id, "enable")
 
 
 @command(app, "disable", examples=["relay adapters disable telegram"])
 async def disable_adapter(session: Session, id: AdapterId) -> int:
-    """Run an adapter no longer; its mail waits."""
+    """Stop and disable an adapter; its messages wait."""
     return await _change(session, id, "disable")
 
 
-@command(app, "test", examples=["relay adapters test telegram && echo well"])
+@command(app, "test", examples=["relay adapters test telegram && echo ok"])
 async def test_adapter(session: Session, id: AdapterId) -> int:
-    """Ask an adapter whether it is well; exit 1 if not."""
+    """Test an adapter's connection; exit code 1 if it fails."""
     return await _change(session, id, "test")
 
 
 @command(app, "reload", examples=["relay adapters reload", "relay adapters reload telegram"])
 async def reload_adapters(
-    session: Session, id: Annotated[str | None, typer.Argument(help="Make this one anew.", metavar="ID")] = None
+    session: Session, id: Annotated[str | None, typer.Argument(help="Recreate this adapter.", metavar="ID")] = None
 ) -> int:
-    """Read adapters.json again and apply what changed, or make one adapter anew."""
+    """Reload adapters.json and apply the changes, or recreate one adapter."""
     adapters = await session.client.reload_adapters(id)
     session.show(adapters.to_wire(), lambda: _lines(adapters))
     return ExitCode.ERROR if adapters.problem else ExitCode.OK
 
 
-async def _change(session: Session, id: str, what: str) -> int:
-    adapter = await session.client.change_adapter(id, what)
+async def _change(session: Session, id: str, verb: str) -> int:
+    adapter = await session.client.change_adapter(id, verb)
     session.show(adapter.to_wire(), lambda: table(_HEADERS, [_row(adapter)]))
-    wrong = adapter.problem is not None or (adapter.state is not None and adapter.state.healthy is False)
-    return ExitCode.ERROR if wrong and what != "disable" else ExitCode.OK
+    failed = adapter.problem is not None or (adapter.state is not None and adapter.state.healthy is False)
+    return ExitCode.ERROR if failed and verb != "disable" else ExitCode.OK
 
 
 _HEADERS = ["ID", "TYPE", "STATE", "WAITING", "DELIVERED", "FAILED", "RESTARTS", "ABOUT"]
@@ -69,7 +69,7 @@ _HEADERS = ["ID", "TYPE", "STATE", "WAITING", "DELIVERED", "FAILED", "RESTARTS",
 def _lines(adapters: AdapterList) -> Iterator[str]:
     if adapters.problem:
         yield paint(f"! {safe(adapters.problem)}", "red")
-    yield from table(_HEADERS, map(_row, adapters.adapters), empty="no adapters: adapters.json is where they go")
+    yield from table(_HEADERS, map(_row, adapters.adapters), empty="no adapters: add them to adapters.json")
     if adapters.bindings:
         yield ""
         rows = [[binding.chat, binding.agent, binding.start] for binding in adapters.bindings]

@@ -1,4 +1,4 @@
-"""``relay breakers`` and ``relay senders``: who is held back, and for how long."""
+"""``relay breakers`` and ``relay senders``: circuit breakers and rate limits."""
 
 from __future__ import annotations
 
@@ -11,30 +11,31 @@ from relay_core.text.units import format_duration
 from relay_supervisor.cli.arguments import complete_subject
 from relay_supervisor.cli.command import Session, command
 from relay_supervisor.cli.groups import new_command, new_group
-from relay_supervisor.cli.output import Painted, safe, table
+from relay_supervisor.cli.output import Painted, safe
 
 if TYPE_CHECKING:
     from relay_core.protocol.state import TargetBreaker
 
-app = new_group("Circuit breakers: they keep messages from targets that fail again and again.")
+app = new_group("Circuit breakers: they stop deliveries to a target that keeps failing.")
 senders_app = new_command()
 
+BREAKER_HEADERS = ["STATE", "NEXT PROBE", "FAILURES", "FORCED", "TARGET"]
+
 Target = Annotated[
-    str, typer.Argument(help="Whose: a subject or a hash.", metavar="TARGET", autocompletion=complete_subject)
+    str, typer.Argument(help="Target's subject or hash.", metavar="TARGET", autocompletion=complete_subject)
 ]
 
 
 @command(app, "list", examples=["relay breakers", "relay breakers list --json"])
 async def list_breakers(session: Session) -> None:
-    """List the breakers, those that are not closed first."""
-    breakers = sorted(await session.client.breakers(), key=lambda one: (one.state == "CLOSED", one.subject or ""))
-    session.show(
-        {"breakers": [one.to_wire() for one in breakers]},
-        lambda: table(
-            ["STATE", "NEXT PROBE", "FAILURES", "FORCED", "TARGET"],
-            breaker_rows(breakers),
-            empty="no breaker has had anything to do yet",
-        ),
+    """List the breakers, open ones first."""
+    breakers = await session.client.breakers()
+    breakers.sort(key=lambda breaker: (breaker.state == "CLOSED", breaker.subject or ""))
+    session.show_table(
+        {"breakers": [breaker.to_wire() for breaker in breakers]},
+        BREAKER_HEADERS,
+        breaker_rows(breakers),
+        empty="no breakers: no target has failed yet",
     )
 
 
@@ -42,9 +43,9 @@ async def list_breakers(session: Session) -> None:
 async def reset_breaker(
     session: Session,
     target: Target,
-    reason: Annotated[str, typer.Option(help="Why, for the records.")] = "reset by the operator",
+    reason: Annotated[str, typer.Option(help="Reason, for the event log.")] = "reset by the operator",
 ) -> None:
-    """Close a breaker: messages go through again."""
+    """Close a breaker, so that messages are delivered again."""
     await session.client.reset_breaker(target, reason)
     session.show({"target": target, "state": "CLOSED"}, lambda: [f"{safe(target)}: closed"])
 
@@ -53,10 +54,12 @@ async def reset_breaker(
 async def force_breaker(
     session: Session,
     target: Target,
-    state: Annotated[Literal["OPEN", "CLOSED"], typer.Argument(metavar="OPEN|CLOSED", case_sensitive=False)],
-    reason: Annotated[str, typer.Option(help="Why, for the records.")] = "forced by the operator",
+    state: Annotated[
+        Literal["OPEN", "CLOSED"], typer.Argument(metavar="OPEN|CLOSED", help="State to hold.", case_sensitive=False)
+    ],
+    reason: Annotated[str, typer.Option(help="Reason, for the event log.")] = "forced by the operator",
 ) -> None:
-    """Hold a breaker open (nothing goes through) or closed, until it is reset."""
+    """Hold a breaker open (no deliveries) or closed until it is reset."""
     await session.client.force_breaker(target, state, reason)
     session.show(
         {"target": target, "state": state, "forced": True},
@@ -66,41 +69,41 @@ async def force_breaker(
 
 @command(senders_app, examples=["relay senders", "relay senders --json"])
 async def list_senders(session: Session) -> None:
-    """Show what each sender has used of its rate limit, busiest first."""
+    """Show how much of its rate limit each sender has used, busiest first."""
     senders = await session.client.senders()
-    session.show(
-        {"senders": [one.to_wire() for one in senders]},
-        lambda: table(
-            ["USED", "LIMIT", "WINDOW", "ROOM IN", "SENDER"],
+    session.show_table(
+        {"senders": [sender.to_wire() for sender in senders]},
+        ["USED", "LIMIT", "WINDOW", "RESETS IN", "SENDER"],
+        [
             [
-                [
-                    Painted(str(one.count), "red") if one.count >= one.limit else one.count,
-                    one.limit,
-                    f"{one.window_secs} s",
-                    format_duration(one.resets_in_ms / 1000),
-                    one.sender,
-                ]
-                for one in senders
-            ],
-            empty="nobody has published within the window",
-        ),
+                Painted(str(sender.count), "red") if sender.count >= sender.limit else sender.count,
+                sender.limit,
+                f"{sender.window_secs} s",
+                format_duration(sender.resets_in_ms / 1000),
+                sender.sender,
+            ]
+            for sender in senders
+        ],
+        empty="no messages within the window",
     )
 
 
 def breaker_rows(breakers: Iterable[TargetBreaker]) -> list[list[Any]]:
-    """Return breakers as rows: state, next probe, failures, forced, target."""
+    """Return a row for each breaker, as in `BREAKER_HEADERS`."""
     colours = {"OPEN": "red", "HALF_OPEN": "yellow", "CLOSED": "green"}
     return [
         [
-            Painted(str(one.state), colours.get(str(one.state), "red")),
-            f"in {format_duration(one.retry_in_ms / 1000)}"
-            if one.retry_in_ms
-            else "now"
-            if one.state == "HALF_OPEN"
-            else None,
-            one.consecutive_failures,
-            one.forced,
-            one.subject or one.key,
+            Painted(str(breaker.state), colours.get(str(breaker.state), "red")),
+            _next_probe(breaker),
+            breaker.consecutive_failures,
+            breaker.forced,
+            breaker.subject or breaker.key,
         ]
-        for one in breakers
+        for breaker in breakers
     ]
+
+
+def _next_probe(breaker: TargetBreaker) -> str | None:
+    if breaker.retry_in_ms:
+        return f"in {format_duration(breaker.retry_in_ms / 1000)}"
+    return "now" if breaker.state == "HALF_OPEN" else None

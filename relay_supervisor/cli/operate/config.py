@@ -1,4 +1,4 @@
-"""``relay config``: the configuration in force, and reading the operator's files again."""
+"""``relay config``: show the configuration in force, and reload it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ app = new_group("The configuration in force.", default="show")
 
 @command(app, "show", examples=["relay config", "relay config show --json | jq .config.reliability"])
 async def show_config(session: Session) -> None:
-    """Show every key, defaults included."""
+    """Show every key, including defaults."""
     state = await session.client.config()
 
     def lines() -> Iterator[str]:
-        yield f"defaults, and what {safe(state.path)} says"
+        yield f"defaults and {safe(state.path)}"
         if state.problem:
-            yield paint(f"! the file that is there is not in force: {safe(state.problem)}", "red")
+            yield paint(f"! the file is invalid and not in force: {safe(state.problem)}", "red")
         yield from _flat(state.config, "")
 
     session.show(state.to_wire(), lines)
@@ -29,10 +29,10 @@ async def show_config(session: Session) -> None:
 
 @command(app, "reload", examples=["relay config reload"])
 async def reload_config(session: Session) -> int:
-    """Read config.json, access-rules.json, adapters.json and tokens.json again, as SIGHUP does."""
+    """Reload config.json, access-rules.json, adapters.json and tokens.json, as SIGHUP does."""
     problems = await session.client.reload()
     session.show(
-        {"problems": problems}, lambda: [f"! {safe(problem)}" for problem in problems] or ["read again: all is well"]
+        {"problems": problems}, lambda: [f"! {safe(problem)}" for problem in problems] or ["reloaded without problems"]
     )
     return ExitCode.ERROR if problems else ExitCode.OK
 

@@ -1,4 +1,4 @@
-"""``relay endpoints``: the subjects that have a mailbox, and how full it is."""
+"""``relay endpoints``: the subjects that have a mailbox."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from relay_core.text.units import format_duration
 from relay_supervisor.cli.arguments import Subject
 from relay_supervisor.cli.command import Session, command
 from relay_supervisor.cli.groups import new_group
-from relay_supervisor.cli.output import Painted, safe, table
+from relay_supervisor.cli.output import Painted, safe
 
 if TYPE_CHECKING:
     from relay_core.protocol.state import MailboxState
 
-app = new_group("Subjects with a mailbox that lasts.")
+app = new_group("Endpoints: subjects with a durable mailbox.")
 
 
 @command(app, "list", examples=["relay endpoints", "relay endpoints list --json", "relay endpoints list --all"])
@@ -23,51 +23,50 @@ async def list_endpoints(
     session: Session,
     every: Annotated[
         bool,
-        typer.Option("--all", help="Also mailboxes of adapters, and of subjects that are not registered (any more)."),
+        typer.Option("--all", help="Include mailboxes of adapters and of unregistered subjects."),
     ] = False,
 ) -> None:
-    """List the endpoints and how their mailboxes are doing; of removed endpoints and adapters, those that hold mail."""
+    """List the endpoints with their mailboxes, and removed ones that still hold messages."""
     endpoints = await session.client.endpoints()
-    mailboxes = {one.hash: one for one in await session.client.mailboxes()} if _is_operator(session) else {}
-    registered = {one.hash for one in endpoints}
+    mailboxes: dict[str, MailboxState] = {}
+    if session.client.hello is not None and session.client.hello.operator:
+        mailboxes = {mailbox.hash: mailbox for mailbox in await session.client.mailboxes()}
+    registered = {endpoint.hash for endpoint in endpoints}
     documents: list[dict[str, Any]] = []
     for endpoint in endpoints:
-        mailbox = mailboxes.get(endpoint.hash)
-        documents.append(endpoint.to_wire() | ({"mailbox": mailbox.to_wire()} if mailbox else {}))
-    others = [one for one in mailboxes.values() if one.hash not in registered and (every or _is_left_over(one))]
-    for other in others:
-        documents.append({"subject": other.subject, "hash": other.hash, "mailbox": other.to_wire()})
-    rows = [(one.subject, mailboxes.get(one.hash)) for one in endpoints] + [(one.subject, one) for one in others]
-    session.show(
+        found = mailboxes.get(endpoint.hash)
+        documents.append(endpoint.to_wire() | ({"mailbox": found.to_wire()} if found else {}))
+    rows = [_row(endpoint.subject, mailboxes.get(endpoint.hash)) for endpoint in endpoints]
+    for mailbox in mailboxes.values():
+        if mailbox.hash not in registered and (every or _is_left_over(mailbox)):
+            documents.append({"subject": mailbox.subject, "hash": mailbox.hash, "mailbox": mailbox.to_wire()})
+            rows.append(_row(mailbox.subject, mailbox))
+    session.show_table(
         {"endpoints": documents},
-        lambda: table(
-            ["WAITING", "CLAIMED", "FAILED", "PRESSURE", "OLDEST", "READERS", "SUBJECT"],
-            [_row(subject, mailbox) for subject, mailbox in rows],
-            empty="no endpoints: 'relay endpoints add SUBJECT' makes one",
-        ),
+        ["WAITING", "CLAIMED", "FAILED", "PRESSURE", "OLDEST", "READERS", "SUBJECT"],
+        rows,
+        empty="no endpoints: create one with 'relay endpoints add SUBJECT'",
     )
 
 
 @command(app, "add", examples=["relay endpoints add relay.agent.writer"])
-async def add_endpoint(session: Session, subject: Annotated[str, typer.Argument(help="The new subject.")]) -> None:
-    """Give a subject a mailbox."""
-    made = await session.client.register_endpoint(subject)
-    session.show(made.to_wire(), lambda: [f"{safe(made.subject)} keeps its mail in {safe(made.maildir_path)}"])
+async def add_endpoint(
+    session: Session, subject: Annotated[str, typer.Argument(help="Subject of the new mailbox.", metavar="SUBJECT")]
+) -> None:
+    """Create a mailbox for a subject."""
+    added = await session.client.register_endpoint(subject)
+    session.show(added.to_wire(), lambda: [f"added {safe(added.subject)}, stored in {safe(added.maildir_path)}"])
 
 
 @command(app, "rm", examples=["relay endpoints rm relay.agent.writer"])
 async def remove_endpoint(session: Session, subject: Subject) -> None:
-    """Stop routing to a subject; its mail stays on disk."""
+    """Remove an endpoint; its messages stay on disk."""
     await session.client.unregister_endpoint(subject)
-    session.show({"removed": subject}, lambda: [f"{safe(subject)} is no endpoint any more; its mail stays on disk"])
-
-
-def _is_operator(session: Session) -> bool:
-    return session.client.hello is not None and session.client.hello.operator
+    session.show({"removed": subject}, lambda: [f"removed {safe(subject)}; its messages stay on disk"])
 
 
 def _is_left_over(mailbox: MailboxState) -> bool:
-    """Return True if a mailbox holds mail of an endpoint or an adapter that was removed."""
+    """Return True if a mailbox holds messages of a removed endpoint or adapter."""
     was_target = mailbox.kind in ("endpoint", "adapter") and not mailbox.registered
     return was_target and bool(mailbox.depth or mailbox.claimed or mailbox.failed)
 
@@ -80,14 +79,13 @@ def _row(subject: str, mailbox: MailboxState | None) -> list[Any]:
         mailbox.depth,
         mailbox.claimed,
         Painted(str(mailbox.failed), "red") if mailbox.failed else 0,
-        pressure_text(mailbox.pressure),
+        _pressure(mailbox.pressure),
         format_duration(mailbox.oldest_ms / 1000) if mailbox.oldest_ms is not None else None,
         mailbox.consumers,
         name,
     ]
 
 
-def pressure_text(pressure: float) -> Painted | str:
-    """Return how full a mailbox is."""
+def _pressure(pressure: float) -> Painted | str:
     text = f"{pressure:.0%}"
     return Painted(text, "red" if pressure >= 1 else "yellow") if pressure >= 0.8 else text

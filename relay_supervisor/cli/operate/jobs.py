@@ -1,4 +1,4 @@
-"""``relay jobs``: the scheduled upkeep."""
+"""``relay jobs``: scheduled maintenance."""
 
 from __future__ import annotations
 
@@ -11,34 +11,32 @@ from relay_core.text.units import ago, format_duration
 from relay_supervisor.cli.command import Session, command
 from relay_supervisor.cli.entry import ExitCode
 from relay_supervisor.cli.groups import new_group
-from relay_supervisor.cli.output import Painted, safe, table
+from relay_supervisor.cli.output import Painted, safe
 
 if TYPE_CHECKING:
     from relay_core.messages.operator_views import JobArguments, JobRun, JobState
 
-app = new_group("Scheduled upkeep.")
+app = new_group("Scheduled maintenance jobs.")
 
-Name = Annotated[str, typer.Argument(help="As in 'relay jobs'.")]
-NoWait = Annotated[bool, typer.Option("--no-wait", help="Start it and return at once.")]
+JOB_HEADERS = ["JOB", "SCHEDULE", "NEXT", "LAST", "OUTCOME"]
+
+Name = Annotated[str, typer.Argument(help="Job's name, from 'relay jobs'.", metavar="NAME")]
+NoWait = Annotated[bool, typer.Option("--no-wait", help="Start it and return immediately.")]
 
 
 @command(app, "list", examples=["relay jobs", "relay jobs list --json"])
 async def list_jobs(session: Session) -> None:
-    """List the jobs, when each runs next and how it went last."""
+    """List the jobs with their next run and last outcome."""
     from relay_core.clock import SystemClock
 
     jobs = await session.client.jobs()
-    session.show(
-        {"jobs": [one.to_wire() for one in jobs]},
-        lambda: table(
-            ["JOB", "SCHEDULE", "NEXT", "LAST", "OUTCOME"], job_rows(jobs, SystemClock().now_ms()), empty="no jobs"
-        ),
-    )
+    rows = job_rows(jobs, SystemClock().now_ms())
+    session.show_table({"jobs": [job.to_wire() for job in jobs]}, JOB_HEADERS, rows, empty="no jobs")
 
 
 @command(app, "run", examples=["relay jobs run expire", "relay jobs run metrics --no-wait"])
 async def run_job(session: Session, name: Name, no_wait: NoWait = False) -> int:
-    """Run a job now and show how it went."""
+    """Run a job now and show its outcome."""
     run = await run_now(session, name, no_wait)
     session.show(run.to_wire(), lambda: run_lines(name, run))
     return exit_code(run)
@@ -46,27 +44,27 @@ async def run_job(session: Session, name: Name, no_wait: NoWait = False) -> int:
 
 @command(app, "cancel", examples=["relay jobs cancel metrics"])
 async def cancel_job(session: Session, name: Name) -> None:
-    """Break off the run of a job that is under way, with all its processes."""
+    """Cancel a running job and kill its processes."""
     run = await session.client.cancel_job(name)
     session.show(run.to_wire(), lambda: run_lines(name, run))
 
 
 def job_rows(jobs: Iterable[JobState], now_ms: int) -> list[list[Any]]:
-    """Return jobs as rows: name, schedule, next run, last run, outcome."""
+    """Return a row for each job, as in `JOB_HEADERS`."""
     return [
         [
-            one.name,
-            one.schedule,
-            _next(one, now_ms),
-            ago(one.last.started_at, now_ms) if one.last else None,
-            Painted(one.problem, "yellow") if one.problem else _outcome(one.last) if one.last else None,
+            job.name,
+            job.schedule,
+            _next(job, now_ms),
+            ago(job.last.started_at, now_ms) if job.last else None,
+            Painted(job.problem, "yellow") if job.problem else _outcome(job.last) if job.last else None,
         ]
-        for one in jobs
+        for job in jobs
     ]
 
 
 async def run_now(session: Session, name: str, no_wait: bool, arguments: JobArguments | None = None) -> JobRun:
-    """Run a job, and return how it went, or that it has begun."""
+    """Run a job; return its run when it has ended, or with `no_wait` when it has started."""
     if no_wait:
         return await session.client.run_job(name, wait=False, arguments=arguments)
     from relay_supervisor.cli.operate.job_progress import run_and_follow
@@ -75,16 +73,16 @@ async def run_now(session: Session, name: str, no_wait: bool, arguments: JobArgu
 
 
 def exit_code(run: JobRun) -> int:
-    """Return what a command exits with that ran a job."""
+    """Return the exit code for a job's run."""
     return ExitCode.OK if run.outcome in ("ok", None) else ExitCode.ERROR
 
 
 def run_lines(name: str, run: JobRun) -> Iterator[str]:
-    """Yield how a job went, as lines for people."""
+    """Yield the outcome of a job as lines for people."""
     if run.outcome is None:
-        yield f"{safe(name)}: started; 'relay jobs' shows how it goes"
+        yield f"{safe(name)}: started, see 'relay jobs'"
         return
-    counts = ", ".join(f"{count:,} {safe(what)}" for what, count in run.counts.items())
+    counts = ", ".join(f"{count:,} {safe(unit)}" for unit, count in run.counts.items())
     yield f"{safe(name)}: {run.outcome.replace('_', ' ')} in {took(run)}{': ' + counts if counts else ''}"
     if run.error:
         yield f"  {safe(run.error)}"
@@ -93,7 +91,7 @@ def run_lines(name: str, run: JobRun) -> Iterator[str]:
 
 
 def took(run: JobRun) -> str:
-    """Return how long a run has taken."""
+    """Return the duration of a run."""
     return format_duration((run.ended_at - run.started_at) / 1000) if run.ended_at is not None else "?"
 
 
@@ -102,15 +100,15 @@ def _next(job: JobState, now_ms: int) -> str:
         return "running"
     if not job.enabled:
         return "off"
-    return f"in {format_duration(max(job.next_run - now_ms, 0) / 1000)}" if job.next_run is not None else "by hand"
+    return f"in {format_duration(max(job.next_run - now_ms, 0) / 1000)}" if job.next_run is not None else "manual"
 
 
 def _outcome(run: JobRun) -> Painted | str:
     if run.outcome in ("failed", "timed_out"):
         return Painted(f"{run.outcome.replace('_', ' ')}: {run.error or ''}", "red")
     if run.progress is not None:
-        from relay_supervisor.cli.operate.job_progress import progress_words
+        from relay_supervisor.cli.operate.job_progress import progress_text
 
-        return f"running: {progress_words(run.progress)}"
-    counts = ", ".join(f"{count} {what}" for what, count in run.counts.items() if count)
+        return f"running: {progress_text(run.progress)}"
+    counts = ", ".join(f"{count} {unit}" for unit, count in run.counts.items() if count)
     return f"{run.outcome or 'running'}{': ' + counts if counts else ''}"

@@ -1,8 +1,8 @@
-"""A nightly report as text: what needs attention, the numbers with their change, spark lines, tables with bars.
+"""A nightly report as text: findings, key numbers with their change, spark lines, tables with bars.
 
-1. A line fits the terminal: texts are wrapped, columns that have no room are left out from the right, but for the first
-   and the one that is drawn as bars. ``--table`` shows all rows, and in a pipe all columns.
-2. Everything in a report is foreign: it passes `safe`.
+1. Every line fits the terminal: text is wrapped, and columns without room are dropped from the right, except the first
+   and the one drawn as bars. ``--table`` shows all rows, and in a pipe all columns.
+2. All text in a report is untrusted and passes through `safe`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MARKS = {"bad": ("✗", "red"), "warn": ("▲", "yellow"), "good": ("✓", "gre
 
 
 def report_lines(report: NightlyReport) -> Iterator[str]:
-    """Yield a whole report, long tables cut."""
+    """Yield a whole report; long tables are cut."""
     yield from _opening(report)
     for finding in report.attention:
         yield from _finding(finding)
@@ -34,50 +34,50 @@ def report_lines(report: NightlyReport) -> Iterator[str]:
     if report.plots:
         yield ""
         yield from _plots(report.plots)
-    for name, one in report.tables.items():
-        if one.rows:
+    for name, table in report.tables.items():
+        if table.rows:
             yield ""
-            yield from table_lines(report.date, name, one, FEW_ROWS)
-    if empty := [one.title.lower() for one in report.tables.values() if not one.rows]:
+            yield from table_lines(report.date, name, table, FEW_ROWS)
+    if empty := [table.title.lower() for table in report.tables.values() if not table.rows]:
         yield ""
         width = min(terminal_width(), _READABLE)
-        yield from (paint(line, "dim") for line in _wrapped(f"nothing in: {', '.join(empty)}", width))
+        yield from (paint(line, "dim") for line in _wrapped(f"empty tables: {', '.join(empty)}", width))
 
 
-def table_lines(date: str, name: str, one: ReportTable, most: int | None = None) -> Iterator[str]:
-    """Yield a table: its title, what it says, and its rows."""
-    shown_rows, title = one.rows[:most], safe(one.title)
+def table_lines(date: str, name: str, table: ReportTable, limit: int | None = None) -> Iterator[str]:
+    """Yield a table: its title, its description and its rows."""
+    rows, title = table.rows[:limit], safe(table.title)
     room = terminal_width() - columns(title) - 2
-    yield f"{paint(title, 'bold')}  {paint(cut(safe(one.about), room), 'dim') if room > _WIDEST else ''}".rstrip()
-    yield from _grid(one, shown_rows)
-    if len(shown_rows) < len(one.rows):
-        yield paint(f"… {one.total:,} rows: relay report show {safe(date)} --table {safe(name)}", "dim")
-    elif len(one.rows) < one.total:
-        yield paint(f"… the first of {one.total:,} rows; the Parquet table {safe(name)} has them all", "dim")
+    yield f"{paint(title, 'bold')}  {paint(cut(safe(table.about), room), 'dim') if room > _WIDEST else ''}".rstrip()
+    yield from _grid(table, rows)
+    if len(rows) < len(table.rows):
+        yield paint(f"… {table.total:,} rows: relay report show {safe(date)} --table {safe(name)}", "dim")
+    elif len(table.rows) < table.total:
+        yield paint(f"… {table.total:,} rows in all, in the Parquet table {safe(name)}", "dim")
 
 
 def _opening(report: NightlyReport) -> Iterator[str]:
     count = report.attention_count
-    needs = f"{plural(count, 'thing needs', 'things need')} attention"
-    words = paint(needs, "yellow") if count else paint("nothing needs attention", "green")
-    yield f"{paint(f'Report of {safe(report.date)}', 'bold')}  {words}"
+    needs = f"{plural(count, 'finding needs', 'findings need')} attention"
+    summary = paint(needs, "yellow") if count else paint("nothing needs attention", "green")
+    yield f"{paint(f'Report of {safe(report.date)}', 'bold')}  {summary}"
     if not report.complete:
-        yield paint(f"so far, until {safe(report.until[11:16])} UTC: the day was not over", "yellow")
-    made = report.made_at.replace("T", " ").removesuffix("Z")
-    about = f"{report.events:,} events, made {made} UTC in {format_duration(report.took_secs, spaced=True)}"
+        yield paint(f"incomplete day: until {safe(report.until[11:16])} UTC", "yellow")
+    created = report.made_at.replace("T", " ").removesuffix("Z")
+    about = f"{report.events:,} events, created {created} UTC in {format_duration(report.took_secs, spaced=True)}"
     yield from (paint(line, "dim") for line in _wrapped(about, terminal_width()))
     yield ""
 
 
-def _finding(one: Finding) -> Iterator[str]:
-    mark, colour = _MARKS.get(one.level, _MARKS["info"])
+def _finding(finding: Finding) -> Iterator[str]:
+    mark, colour = _MARKS.get(finding.level, _MARKS["info"])
     width = min(terminal_width(), _READABLE)
-    title, *more = _wrapped(one.title, width - 2)
+    title, *more = _wrapped(finding.title, width - 2)
     yield f"{paint(mark, colour)} {paint(title, 'bold')}"
     yield from (f"  {paint(line, 'bold')}" for line in more)
-    yield from (f"  {line}" for line in _wrapped(one.text, width - 2))
-    if one.command:
-        yield f"  {paint('$', 'dim')} {safe(one.command)}"
+    yield from (f"  {line}" for line in _wrapped(finding.text, width - 2))
+    if finding.command:
+        yield f"  {paint('$', 'dim')} {safe(finding.command)}"
 
 
 def _wrapped(text: str, width: int) -> list[str]:
@@ -87,17 +87,17 @@ def _wrapped(text: str, width: int) -> list[str]:
 def _numbers(numbers: Sequence[KeyNumber]) -> Iterator[str]:
     cells = [
         (
-            safe(one.title),
-            format_value(one.value, one.unit, spaced=True),
-            format_value(one.usual, one.unit, spaced=True),
-            change(one.change),
-            spark(one.trend),
+            safe(number.title),
+            format_value(number.value, number.unit, spaced=True),
+            format_value(number.usual, number.unit, spaced=True),
+            change(number.change),
+            spark(number.trend),
         )
-        for one in numbers
+        for number in numbers
     ]
     if not cells:
         return
-    heads = ("", "this day", "usual", "change", "days before, and this one")
+    heads = ("", "this day", "usual", "change", "last days")
     widths = [max(columns(row[at]) for row in (heads, *cells)) for at in range(4)]
     room = terminal_width() - sum(widths) - 8
     for at, row in enumerate((heads, *cells)):
@@ -114,52 +114,52 @@ def _plots(plots: Sequence[Plot]) -> Iterator[str]:
         values = plot.series[0].values
         known = [at for at in range(min(len(values), len(plot.labels))) if values[at]]
         peak = max(known, key=lambda at: values[at] or 0, default=None)
-        most = "nothing"
+        most = "none"
         if peak is not None:
             most = f"most {format_value(values[peak], plot.unit, spaced=True)} at {safe(plot.labels[peak])}"
         drawn = f"{padded(safe(plot.title), width)}  {spark(values)}"
         yield f"{drawn}  {paint(most, 'dim')}" if columns(drawn) + columns(most) + 2 <= terminal_width() else drawn
 
 
-class _Laid(NamedTuple):
-    """A column with its texts, as wide as they are."""
+class _Column(NamedTuple):
+    """A column with its texts, cut to its width."""
 
     column: TableColumn
     texts: list[str]
     width: int
 
+    def cell(self, text: str) -> str:
+        """Return a text padded to the column's width, numbers on the right."""
+        return padded(text, self.width, right=self.column.unit in NUMERIC)
 
-def _grid(one: ReportTable, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    laid = []
-    for column in one.columns:
+
+def _grid(table: ReportTable, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    layout = []
+    for column in table.columns:
         texts = [_cell(column, row) for row in rows]
         width = min(max(map(columns, (safe(column.title), *texts))), _WIDEST if terminal_width() < 200 else 120)
-        laid.append(_Laid(column, [cut(text, width) for text in texts], width))
-    kept = [at for at, each in enumerate(laid) if at == 0 or each.column.name == one.bar]
-    drawn_values = [_number(row.get(one.bar)) for row in rows] if one.bar else []
-    drawn = len(kept) > 1 and any(drawn_values)
-    fits = terminal_width() - (_BAR_LEAST + 2 if drawn else 0)
-    chosen = list(range(len(laid)))
-    while sum(laid[at].width + 2 for at in chosen) - 2 > fits and (less := [at for at in chosen if at not in kept]):
-        chosen.remove(less[-1])
-    room = min(terminal_width() - sum(laid[at].width + 2 for at in chosen), _BAR)
-    heads = [padded(safe(laid[at].column.title).upper(), laid[at].width, right=_is_right(laid[at])) for at in chosen]
+        layout.append(_Column(column, [cut(text, width) for text in texts], width))
+    kept = [column for at, column in enumerate(layout) if at == 0 or column.column.name == table.bar]
+    bar_values = [_number(row.get(table.bar)) for row in rows] if table.bar else []
+    has_bars = len(kept) > 1 and any(bar_values)
+    fits = terminal_width() - (_BAR_LEAST + 2 if has_bars else 0)
+    shown = list(layout)
+    while sum(column.width + 2 for column in shown) - 2 > fits and len(shown) > len(kept):
+        del shown[max(at for at, column in enumerate(shown) if column not in kept)]
+    room = min(terminal_width() - sum(column.width + 2 for column in shown), _BAR)
+    heads = [column.cell(safe(column.column.title).upper()) for column in shown]
     yield paint("  ".join(heads).rstrip(), "dim")
-    largest = max(map(abs, drawn_values), default=0) or 1
+    largest = max(map(abs, bar_values), default=0) or 1
     for at in range(len(rows)):
-        cells = [padded(laid[column].texts[at], laid[column].width, right=_is_right(laid[column])) for column in chosen]
-        if drawn and room >= _BAR_LEAST:
-            cells.append(bar(abs(drawn_values[at]) / largest, room))
+        cells = [column.cell(column.texts[at]) for column in shown]
+        if has_bars and room >= _BAR_LEAST:
+            cells.append(bar(abs(bar_values[at]) / largest, room))
         yield "  ".join(cells).rstrip()
 
 
 def _cell(column: TableColumn, row: dict[str, Any]) -> str:
     unit = str(row.get("unit", "count")) if column.unit == "varies" else column.unit
     return format_value(row.get(column.name), unit, spaced=True)
-
-
-def _is_right(laid: _Laid) -> bool:
-    return laid.column.unit in NUMERIC
 
 
 def _number(value: Any) -> float:

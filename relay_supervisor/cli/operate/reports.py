@@ -1,6 +1,6 @@
-"""``relay report``: the nightly reports, listed, shown (report_text.py) and made.
+"""``relay report``: list, show (report_text.py) and create nightly reports.
 
-A report that Spark made is read by its schema (relay_core/protocol/report.py); any other is an outline.
+A report of the nightly Spark job is shown by its schema (relay_core/protocol/report.py), any other as an outline.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from relay_core.text.units import ago, format_count
+from relay_core.text.units import ago, format_count, plural
 from relay_supervisor.cli.command import Session, command
 from relay_supervisor.cli.entry import Failed, UsageError
 from relay_supervisor.cli.groups import new_group
 from relay_supervisor.cli.operate.jobs import NoWait, exit_code, run_lines, run_now, took
-from relay_supervisor.cli.output import Painted, paint, safe, table
+from relay_supervisor.cli.output import Painted, paint, safe
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,28 +27,26 @@ if TYPE_CHECKING:
 app = new_group("Nightly reports.")
 
 JOB = "metrics"
-"""The job that makes them."""
+"""The job that creates the reports."""
 
 _FRESH_MS = 28 * 3_600_000
-"""After the end of its day: the next one is made in the night after, and takes its time."""
+"""How long after the end of its day the newest report counts as fresh: until the next one is due."""
 _DAY_MS = 86_400_000
 _DAY = "YYYY-MM-DD"
 
 
 @command(app, "list", examples=["relay report", "relay report list --json"])
 async def list_reports(session: Session) -> None:
-    """List the nightly reports, newest first, and how fresh each is."""
+    """List the nightly reports, newest first."""
     from relay_core.clock import SystemClock
 
     reports = await session.client.reports()
     now = SystemClock().now_ms()
-    session.show(
+    session.show_table(
         reports.to_wire(),
-        lambda: table(
-            ["DATE", "DAY", "MADE", "EVENTS", "BYTES", "ATTENTION"],
-            [_row(one, now, newest=at == 0) for at, one in enumerate(reports.reports)],
-            empty="no report yet: 'relay report run' makes one",
-        ),
+        ["DATE", "DAY", "CREATED", "EVENTS", "BYTES", "ATTENTION"],
+        [_row(report, now, newest=at == 0) for at, report in enumerate(reports.reports)],
+        empty="no reports yet: create one with 'relay report run'",
     )
 
 
@@ -59,12 +57,12 @@ async def list_reports(session: Session) -> None:
 )
 async def show_report(
     session: Session,
-    date: Annotated[str | None, typer.Argument(help="Such as 2026-01-31; else the newest.")] = None,
-    table: Annotated[str | None, typer.Option(help="One table with all its rows, such as latency.")] = None,
+    date: Annotated[str | None, typer.Argument(help="Day of the report; by default the newest.", metavar=_DAY)] = None,
+    table: Annotated[str | None, typer.Option(help="Show one table with all its rows, such as latency.")] = None,
 ) -> None:
-    """Show a nightly report, what needs attention first."""
+    """Show a nightly report, problems first."""
     if date is not None and not re.fullmatch(r"\d{4}-\d{2}-\d{2}", date):
-        raise UsageError(f"{date!r} is no day: a day is {_DAY}, and without one it is the newest report")
+        raise UsageError(f"{date!r} is not a day: write it as {_DAY}, or leave it out for the newest report")
     content = await session.client.report(date)
     if table is not None:
         _show_table(session, content, table)
@@ -76,17 +74,17 @@ async def show_report(
     app,
     "run",
     examples=["relay report run", "relay report run --date 2026-01-31", "relay report run --since 2026-01-01"],
-    more="Without options: of every day that has new events, and of today as far as it has come.",
+    more="Without options: every day with new events, and today so far.",
 )
 async def run_report(
     session: Session,
-    date: Annotated[str | None, typer.Option(help="Of this day, in UTC, also if there is one.", metavar=_DAY)] = None,
-    since: Annotated[str | None, typer.Option(help="Of every day from this one on.", metavar=_DAY)] = None,
-    until: Annotated[str | None, typer.Option(help="With --since: the last day; else today.", metavar=_DAY)] = None,
-    backfill: Annotated[bool, typer.Option("--backfill", help="Of every day that has events.")] = False,
+    date: Annotated[str | None, typer.Option(help="This day (UTC), even if it has a report.", metavar=_DAY)] = None,
+    since: Annotated[str | None, typer.Option(help="Every day from this one on.", metavar=_DAY)] = None,
+    until: Annotated[str | None, typer.Option(help="Last day with --since; by default today.", metavar=_DAY)] = None,
+    backfill: Annotated[bool, typer.Option("--backfill", help="Every day with events.")] = False,
     no_wait: NoWait = False,
 ) -> int:
-    """Make nightly reports now, and show how far it is."""
+    """Create nightly reports now and show the progress."""
     run = await run_now(session, JOB, no_wait, _arguments(date, since, until, backfill))
     if run.outcome == "ok" and run.reports is not None and not session.as_json:
         session.print(_report_lines(run, await _reports_dir(session)))
@@ -101,9 +99,9 @@ def _show_table(session: Session, content: ReportContent, name: str) -> None:
 
     document = read_nightly(content.report)
     if document is None:
-        raise Failed(f"the report of {content.date} is of another shape: 'relay report show --json' has all of it")
+        raise Failed(f"the report of {content.date} has no tables: use 'relay report show --json'")
     if name not in document.tables:
-        raise Failed(f"the report of {content.date} has no table {name}; it has {', '.join(document.tables) or 'none'}")
+        raise Failed(f"the report of {content.date} has no table {name}: it has {', '.join(document.tables) or 'none'}")
     session.show(content.report["tables"][name], lambda: table_lines(content.date, name, document.tables[name]))
 
 
@@ -120,26 +118,26 @@ def _lines(content: ReportContent) -> Iterator[str]:
 
 
 def _row(report: Report, now_ms: int, *, newest: bool) -> list[Any]:
-    needs = report.attention
+    findings = report.attention
     return [
         report.date,
         _state(report, now_ms, newest=newest),
         ago(report.made_at, now_ms),
         report.events,
         report.bytes,
-        None if needs is None else Painted(f"{needs:,} to look at", "yellow") if needs else "all is well",
+        None if findings is None else Painted(plural(findings, "finding"), "yellow") if findings else "none",
     ]
 
 
 def _state(report: Report, now_ms: int, *, newest: bool) -> Painted | str:
-    """Return whether a report is about the whole day, and whether the newest is as new as it should be."""
+    """Return whether a report covers its whole day, or how old the newest report is if it is overdue."""
     from datetime import UTC, datetime
 
     if report.complete is False:
         return Painted("so far", "yellow")
     try:
         ended = int(datetime.fromisoformat(report.date).replace(tzinfo=UTC).timestamp() * 1000) + _DAY_MS
-    except ValueError:  # a day that no calendar has
+    except ValueError:  # not a date of the calendar
         ended = report.made_at
     if newest and now_ms - ended >= _FRESH_MS:
         return Painted(f"{(now_ms - ended) // _DAY_MS} d old", "yellow")
@@ -147,7 +145,7 @@ def _state(report: Report, now_ms: int, *, newest: bool) -> Painted | str:
 
 
 def _outline(value: Any, indent: int = 1) -> Iterator[str]:
-    """Yield a report's parts as an indented outline."""
+    """Yield a document as an indented outline."""
     space = "  " * indent
     for key, part in value.items() if isinstance(value, dict) else enumerate(value, 1):
         if isinstance(part, dict | list) and part:
@@ -158,27 +156,27 @@ def _outline(value: Any, indent: int = 1) -> Iterator[str]:
 
 
 def _arguments(date: str | None, since: str | None, until: str | None, backfill: bool) -> JobArguments:
-    """Return the days that the options mean.
+    """Return the job's arguments for the options.
 
     Raises:
-        UsageError: if they mean none.
+        UsageError: if they contradict each other.
     """
     from pydantic import ValidationError
 
     from relay_core.messages.operator_views import JobArguments
 
-    whole = date is None and since is None and until is None and not backfill
+    today = date is None and since is None and until is None and not backfill
     try:
-        return JobArguments(date=date, since=since, until=until, backfill=backfill, today=whole)
+        return JobArguments(date=date, since=since, until=until, backfill=backfill, today=today)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         option = f"--{first['loc'][0]}: " if first["loc"] else ""
-        text = f"a day is {_DAY}" if first["type"] == "string_pattern_mismatch" else first["msg"]
+        text = f"write a day as {_DAY}" if first["type"] == "string_pattern_mismatch" else first["msg"]
         raise UsageError(option + text.removeprefix("Value error, ")) from None
 
 
 async def _reports_dir(session: Session) -> Path | None:
-    """Return where the reports are, if that is on this machine."""
+    """Return the directory of the reports, if it is local."""
     from pathlib import Path
 
     from relay_core.config import NightlyConfig
@@ -189,19 +187,18 @@ async def _reports_dir(session: Session) -> Path | None:
 
 
 def _report_lines(run: JobRun, directory: Path | None) -> Iterator[str]:
-    """Yield what a run has made, and how to look at it."""
+    """Yield which reports a run has created, and how to open them."""
     from urllib.parse import quote
 
     days, counts = sorted(run.reports or ()), run.counts
     if not days:
-        yield f"no day that was asked for has new events: no report was made ({took(run)}); --date makes one anew"
+        yield f"no new events, so no report was created ({took(run)}); recreate one with --date"
         return
-    made = f"the report of {days[0]}" if len(days) == 1 else f"{len(days)} reports, {days[0]} to {days[-1]},"
+    created = f"the report of {days[0]}" if len(days) == 1 else f"{len(days)} reports, {days[0]} to {days[-1]},"
     events = f" from {counts['events']:,} events" if "events" in counts else ""
-    yield f"made {made}{events} in {took(run)}"
+    yield f"created {created}{events} in {took(run)}"
     if bad := counts.get("bad_lines"):
-        lines, were = ("1 line", "it was") if bad == 1 else (f"{bad:,} lines", "they were")
-        yield paint(f"  {lines} of the event log could not be read: {were} put aside", "yellow")
+        yield paint(f"  {plural(bad, 'unreadable line')} of the event log quarantined", "yellow")
     yield f"  relay report show {days[-1]}"
     if directory is not None and (page := directory / f"date={days[-1]}" / "report.html").is_file():
         yield f"  file://{quote(str(page), safe='/=')}"

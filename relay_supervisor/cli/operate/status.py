@@ -1,15 +1,15 @@
-"""``relay status``: how everything is doing, readable at a glance. Problems come first."""
+"""``relay status``: the state of the bus at a glance, problems first."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from relay_core.text.units import ago, format_count, format_duration
+from relay_core.text.units import ago, format_count, format_duration, plural
 from relay_supervisor.cli.command import Session, command
 from relay_supervisor.cli.groups import new_command
-from relay_supervisor.cli.operate.breakers import breaker_rows
-from relay_supervisor.cli.operate.jobs import job_rows
+from relay_supervisor.cli.operate.breakers import BREAKER_HEADERS, breaker_rows
+from relay_supervisor.cli.operate.jobs import JOB_HEADERS, job_rows
 from relay_supervisor.cli.output import code_of, paint, safe, table
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ app = new_command()
 
 @command(app, examples=["relay status", "relay status --json | jq .rates"])
 async def show_status(session: Session) -> None:
-    """Show how everything is doing, problems first."""
+    """Show the state of the bus, problems first."""
     from relay_core.clock import SystemClock
 
     status = await session.client.status()
@@ -46,7 +46,7 @@ def status_lines(status: ServerStatus, now_ms: int) -> Iterator[str]:
     yield ""
     yield (
         f"  traffic     {format_count(rates.rate_10s)}/s over 10 s, {format_count(rates.rate_60s)}/s over 60 s; "
-        f"{rates.publishes:,} published, {rates.no_subscriber:,} without a listener"
+        f"{rates.publishes:,} published, {rates.no_subscriber:,} without a consumer"
     )
     refused = {**rates.refusals, **{code: count for code, count in rates.budget_rejections.items() if count}}
     if refused:
@@ -68,35 +68,38 @@ def _tables(status: ServerStatus, now_ms: int) -> Iterator[str]:
         yield from _titled("Pressure")
         yield from table(
             ["PRESSURE", "WAITING", "READERS", "SUBJECT"],
-            [[f"{one.pressure:.0%}", one.depth, one.consumers, one.subject] for one in status.pressure],
+            [
+                [f"{mailbox.pressure:.0%}", mailbox.depth, mailbox.consumers, mailbox.subject]
+                for mailbox in status.pressure
+            ],
         )
     if status.breakers:
-        yield from _titled("Breakers that are not closed")
-        yield from table(["STATE", "NEXT PROBE", "FAILURES", "FORCED", "TARGET"], breaker_rows(status.breakers))
+        yield from _titled("Open breakers")
+        yield from table(BREAKER_HEADERS, breaker_rows(status.breakers))
     if status.dead_letters:
-        yield from _titled("Dead letters ('relay dlq' lists them)")
+        yield from _titled("Dead letters (see 'relay dlq')")
         yield from table(
             ["COUNT", "CODE", "NEWEST", "TARGET", "SAMPLE REASON"],
             [
-                [one.count, code_of(one), ago(one.newest_at, now_ms), one.endpoint_subject, one.sample_reason]
-                for one in status.dead_letters[:10]
+                [group.count, code_of(group), ago(group.newest_at, now_ms), group.endpoint_subject, group.sample_reason]
+                for group in status.dead_letters[:10]
             ],
         )
     if status.adapters:
         yield from _titled("Adapters")
         yield from table(
             ["ID", "TYPE", "STATE", "WAITING", "PROBLEM"],
-            [_adapter_row(one) for one in status.adapters],
+            map(_adapter_row, status.adapters),
         )
     yield from _titled("Jobs")
-    yield from table(["JOB", "SCHEDULE", "NEXT", "LAST", "OUTCOME"], job_rows(status.jobs, now_ms), empty="no jobs")
+    yield from table(JOB_HEADERS, job_rows(status.jobs, now_ms), empty="no jobs")
 
 
 def find_problems(status: ServerStatus) -> Iterator[str]:
-    """Yield what an operator should look at, in words."""
+    """Yield the problems that an operator should look at."""
     yield from status.problems
     for breaker in status.breakers:
-        yield f"{breaker.subject or breaker.key}: its breaker is {breaker.state}; 'relay breakers' says more"
+        yield f"the breaker of {breaker.subject or breaker.key} is {breaker.state}: see 'relay breakers'"
     for mailbox in status.pressure:
         yield f"{mailbox.subject} is {mailbox.pressure:.0%} full"
     for adapter in status.adapters:
@@ -109,7 +112,7 @@ def find_problems(status: ServerStatus) -> Iterator[str]:
 
     count = count_dead(status.dead_letters)
     if count:
-        yield f"{count} dead letters: 'relay dlq' lists them"
+        yield f"{plural(count, 'dead letter')}: see 'relay dlq'"
 
 
 def _adapter_row(adapter: ConfiguredAdapter) -> list[Any]:

@@ -1,4 +1,4 @@
-"""``relay demo``: the dashboard on live traffic. It is a program of its own, which takes this one's place."""
+"""``relay demo``: replace this process by the dashboard on demo traffic."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ app = new_command()
 
 @command(app, connect=False)
 async def demo(session: Session) -> None:
-    """Open the dashboard on live demo traffic: nothing needs to run, and nothing is left behind."""
+    """Open the dashboard on live demo traffic; it needs no supervisor and leaves nothing behind."""
     packages = str(Path(__file__).parents[3])
     paths = os.pathsep.join(filter(None, [packages, os.environ.get("PYTHONPATH")]))
-    # -P: not what happens to lie in the working directory.
+    # -P: never import modules from the working directory.
     program = [sys.executable, "-P", "-m", "relay_tui", "--demo"]
     os.execve(sys.executable, program, {**os.environ, "PYTHONPATH": paths})

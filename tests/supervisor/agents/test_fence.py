@@ -75,14 +75,14 @@ def test_names_are_one_short_line() -> None:
 def test_what_comes_beside_the_content_is_shown_as_json_inside_the_fence() -> None:
     payload = {"content": "see", "attachments": [{"path": "/tmp/x"}], "performative": "inform", "correlationId": "1"}
     assert inside(show_message(an_envelope(payload), Fence())) == (
-        'see\n\nWith it came: {"attachments": [{"path": "/tmp/x"}]}'
+        'see\n\nFurther data: {"attachments": [{"path": "/tmp/x"}]}'
     )
     assert inside(show_message(an_envelope([1, {"a": None}]), Fence())) == '[1, {"a": null}]'
 
 
 def test_answers_may_have_to_go_elsewhere() -> None:
     shown = show_message(an_envelope("x", replyTo="relay.reply.abc", parentId="01P"), Fence())
-    assert shown.splitlines()[0].endswith(", in reply to 01P, answers go to relay.reply.abc")
+    assert shown.splitlines()[0].endswith(", in reply to 01P, reply to relay.reply.abc")
 
 
 def test_a_long_message_is_cut_and_that_is_said_outside_the_fence() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from relay_supervisor.agents.hooks.text import HEADING, MOST_CHARS
+from relay_supervisor.agents.hooks.text import HEADING, MAX_CHARS
 from relay_supervisor.agents.light.command import Misused, read_options
 from relay_supervisor.agents.light.shown import KEPT_SECS
 from relay_supervisor.cli import light_command
@@ -197,10 +197,10 @@ def test_no_more_text_than_an_agent_takes_and_the_rest_comes_later(agent: Agent)
         text = agent.prompt()
         if not text:
             break
-        assert len(text) <= MOST_CHARS
+        assert len(text) <= MAX_CHARS
         found = [one for one in ids if one in text]
         assert found
-        assert ("more: see them" in text) == (len(seen) + len(found) < len(ids))
+        assert ("more: read them" in text) == (len(seen) + len(found) < len(ids))
         if not seen:
             assert f"And {len(ids) - len(found)} more" in text
         seen += found
@@ -211,7 +211,7 @@ def test_no_more_text_than_an_agent_takes_and_the_rest_comes_later(agent: Agent)
 def test_a_message_that_is_too_long_is_cut(agent: Agent, text: str) -> None:
     message = agent.mail(text)
     shown = agent.prompt()
-    assert len(shown) <= MOST_CHARS
+    assert len(shown) <= MAX_CHARS
     assert message in shown
     assert "cut here by Relay" in shown
     assert agent.prompt() == ""
@@ -573,7 +573,7 @@ def test_options_stand_anywhere() -> None:
 def test_it_is_explained_and_the_explained_one_does_the_same(agent: Agent) -> None:
     assert "Usage: relay hook" in agent.relay("hook", "--help").out
     agent.mail("x")
-    program = "import sys; from relay_supervisor.cli.programs.hook import app; app(sys.argv[1:])"
+    program = "import sys; from relay_supervisor.cli.programs.light import hook_app; hook_app(sys.argv[1:])"
     ran = subprocess.run(
         [sys.executable, "-c", program, "--as", agent.subject, "prompt"],
         input="{}",

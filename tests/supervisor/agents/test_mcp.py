@@ -54,13 +54,13 @@ async def test_a_session_of_all_six(pair: Pair, mode: str) -> None:
         there = await a.ok("relay_list")
         assert f"{pair.a} (you), connected, 0 unread: it is a" in there
         assert f"{pair.b}, connected, 0 unread: it is b" in there
-        assert there.endswith("relay_notify_user reaches: nobody")
+        assert there.endswith("relay_notify_user reaches: no one")
         assert "adapters.json" in await a.failed("relay_notify_user", content="hi")
 
         sent = await a.ok("relay_send", to=pair.b, content="hello", payload={"extra": [1]})
         inbox = await b.ok("relay_inbox")
         assert inbox.startswith(f"1 message:\n\nMessage {sent.message_id} from {pair.a}, 20")
-        assert 'hello\n\nWith it came: {"extra": [1]}\n' in inbox
+        assert 'hello\n\nFurther data: {"extra": [1]}\n' in inbox
         assert await b.ok("relay_ack", ids=[sent.message_id]) == f"{sent.message_id}: done."
         assert await b.ok("relay_inbox") == "0 messages."
 
@@ -84,9 +84,9 @@ async def test_errors_of_the_protocol_reach_the_client(pair: Pair, mode: str) ->
     from mcp.shared.exceptions import MCPError
 
     async with pair.agent(pair.a, mode) as a:
-        with pytest.raises(MCPError, match="there is no tool 'relay_destroy'"):
+        with pytest.raises(MCPError, match="unknown tool 'relay_destroy'"):
             await a("relay_destroy")
-        with pytest.raises(MCPError, match="there is no method"):
+        with pytest.raises(MCPError, match="unknown method"):
             await a.client.list_resources()
         assert await a.failed("relay_ask", content="x") == "to is missing"
 
@@ -225,13 +225,13 @@ async def test_claimed_is_taken_and_must_be_acknowledged(pair: Pair) -> None:
     async with pair.agent(pair.a) as a:
         first, second = (pair.relay.publish(pair.a, {"content": one}, sender=pair.b) for one in "xy")
         said = await a.ok("relay_inbox", claim=True, limit=1)
-        assert said.startswith(f"1 message, more wait:\n\nMessage {first} ")
+        assert said.startswith(f"1 message, more are waiting:\n\nMessage {first} ")
         assert [one["id"] for one in pair.waiting(pair.a)] == [second]
         assert f"not acknowledged: {first}" in await a.ok("relay_inbox")
         assert await a.ok("relay_ack", ids=[first, second]) == f"{first}: done.\n{second}: done."
         assert pair.waiting(pair.a) == []
         said = await a.failed("relay_ack", ids=[first, "nonsense"])
-        assert said.count("is not in your inbox: acknowledged already, or a dead letter now") == 2
+        assert said.count("is not in your inbox: already acknowledged, or a dead letter now") == 2
 
 
 async def test_two_sessions_of_an_agent_share_its_mail(pair: Pair) -> None:
@@ -256,7 +256,7 @@ async def test_only_what_can_be_shown_is_claimed(pair: Pair) -> None:
     async with pair.agent(pair.a) as a:
         for _ in range(4):
             pair.relay.publish(pair.a, {"content": "x" * 15_000}, sender=pair.b)
-        assert (await a.ok("relay_inbox", claim=True)).startswith("2 messages, more wait:")
+        assert (await a.ok("relay_inbox", claim=True)).startswith("2 messages, more are waiting:")
         assert len(pair.waiting(pair.a)) == 2
 
 
@@ -266,7 +266,7 @@ async def test_what_was_claimed_when_the_session_ended_is_put_aside_and_can_be_c
         await a.ok("relay_inbox", claim=True)
     await until(lambda: [one["code"] for one in pair.relay.letters(endpoint=pair.a)] == ["disconnected"])
     async with pair.agent(pair.a) as a:
-        assert "late: it had been put aside" in await a.ok("relay_ack", ids=[id])
+        assert "late: it had already become a dead letter" in await a.ok("relay_ack", ids=[id])
     assert pair.relay.letters(endpoint=pair.a) == []
 
 
@@ -276,7 +276,7 @@ async def test_what_was_claimed_when_the_session_ended_is_put_aside_and_can_be_c
 async def test_nobody_there(pair: Pair) -> None:
     async with pair.agent(pair.a) as a:
         said = await a.failed("relay_send", to="relay.agent.nobody", content="x")
-        assert said == "Not delivered: nobody has the subject relay.agent.nobody. relay_list shows who is there."
+        assert said == "Not delivered: no agent has the subject relay.agent.nobody. Find agents with relay_list."
         assert await a.failed("relay_ask", to="relay.agent.nobody", content="x") == said
         assert "Refused: " in await a.failed("relay_send", to="not a subject", content="x")
 
@@ -299,7 +299,7 @@ async def test_access_denied(pair: Pair) -> None:
     async with pair.agent(pair.a) as a:
         said = await a.failed("relay_send", to=pair.b, content="x")
         assert said.startswith("Refused: ")
-        assert said.endswith("the operator's to decide.")
+        assert said.endswith("the operator decides who may write to whom.")
         assert pair.b not in await a.ok("relay_list")
 
 

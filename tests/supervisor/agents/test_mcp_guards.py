@@ -200,7 +200,7 @@ async def test_the_sender_is_the_servers_whatever_the_model_says(site: Site, cli
     async with an_agent(site, A) as a:
         for argument in ("from", "sender", "replyTo", "as"):
             said = await a.failed("relay_send", to=C, content="x", **{argument: B})
-            assert said.startswith(f"there is no argument '{argument}'")
+            assert said.startswith(f"unknown argument '{argument}'")
         assert await published(client) == []
         payload = {"from": B, "sender": B, "senderName": "the boss", "subject": B}
         await a.ok("relay_send", to=C, content="x", payload=payload)
@@ -228,7 +228,7 @@ def _is_refused(site: Site, token: str, wrong: str) -> None:
         mcp.call(1, "relay_send", to=C, content="x")
         said = mcp.text(1)
         assert wrong in said
-        assert "'relay agent add' gives the agent a good one" in said
+        assert "'relay agent add' creates a new one" in said
         mcp.call(2, "relay_inbox")
         assert wrong in mcp.text(2)
         assert mcp.end()[0] == 0

@@ -103,7 +103,7 @@ async def test_what_was_claimed_before_a_kill_is_acknowledged_late(daemon: Daemo
         await a.ok("relay_inbox", claim=True)
         await daemon.kill()
         await daemon.start()
-        assert "late: it had been put aside" in await a.ok("relay_ack", ids=[id])
+        assert "late: it had already become a dead letter" in await a.ok("relay_ack", ids=[id])
     async with daemon.client() as client:
         assert await letters(client) == []
 

@@ -89,7 +89,7 @@ def test_without_a_token_the_tools_say_how_to_get_one_and_work_once_it_is_there(
         assert mcp.text(2) == "0 messages."
         code, said = mcp.end()
         assert code == 0
-        assert said.startswith(b"relay mcp: relay.agent.a has no token here")
+        assert said.startswith(b"relay mcp: relay.agent.a has no token: run")
 
 
 # What it imports
@@ -139,10 +139,10 @@ def test_the_common_options_may_stand_before_it(relay: Relay, daemon: Daemon) ->
 @pytest.mark.parametrize(
     ("args", "wrong"),
     [
-        pytest.param([], "--as needs the subject of the agent", id="nobody"),
-        pytest.param(["--as", "relay.agent.*"], "--as needs the subject of the agent", id="a pattern"),
+        pytest.param([], "--as needs the agent's subject", id="nobody"),
+        pytest.param(["--as", "relay.agent.*"], "--as needs the agent's subject", id="a pattern"),
         pytest.param(["--as"], "--as needs a value", id="no value"),
-        pytest.param(["--as", A, "--sender", "x"], "'--sender' means nothing here", id="unknown"),
+        pytest.param(["--as", A, "--sender", "x"], "unexpected argument '--sender'", id="unknown"),
     ],
 )
 def test_a_wrong_call_is_explained(args: list[str], wrong: str) -> None:
@@ -225,7 +225,7 @@ def test_only_so_many_calls_run_at_a_time(daemon: Daemon) -> None:
         for number in range(MAX_CALLS):
             mcp.call(100 + number, "relay_ask", to=B, content="wait")
         mcp.call(1, "relay_list")
-        assert "calls are under way already" in mcp.text(1)
+        assert "calls are already running" in mcp.text(1)
         mcp.write({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 100}})
         mcp.call(2, "relay_list")
         assert A in mcp.text(2)

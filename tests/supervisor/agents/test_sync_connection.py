@@ -100,9 +100,9 @@ def read_line(connection: socket.socket) -> Any:
     ("answer", "text"),
     [
         pytest.param(b"", "closed the connection", id="it-hangs-up"),
-        pytest.param(b"HTTP/1.1 400\n", "no supervisor", id="it-speaks-no-json"),
-        pytest.param(b"[1]\n", "no supervisor", id="it-speaks-another-json"),
-        pytest.param(b"[" * 100_000 + b"\n", "no supervisor", id="it-speaks-too-deep-a-json"),
+        pytest.param(b"HTTP/1.1 400\n", "not a supervisor", id="it-speaks-no-json"),
+        pytest.param(b"[1]\n", "not a supervisor", id="it-speaks-another-json"),
+        pytest.param(b"[" * 100_000 + b"\n", "not a supervisor", id="it-speaks-too-deep-a-json"),
         pytest.param(b"x" * (MAX_FRAME + 1), "more than", id="it-never-ends"),
     ],
 )

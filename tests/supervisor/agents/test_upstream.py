@@ -130,14 +130,14 @@ def connect(upstream: Upstream, supervisor: Played) -> None:
 def lose(upstream: Upstream, supervisor: Played) -> None:
     """Have the line lost."""
     supervisor.leave()
-    while upstream.line is not None:
+    while upstream.connection is not None:
         receive(upstream)
 
 
 def receive(upstream: Upstream) -> None:
     """Take the next thing that the supervisor says."""
-    assert upstream.line is not None
-    assert select.select([upstream.line], [], [], PATIENCE_SECS)[0]
+    assert upstream.connection is not None
+    assert select.select([upstream.connection], [], [], PATIENCE_SECS)[0]
     upstream.receive()
 
 
@@ -168,7 +168,7 @@ def test_a_line_is_made_again_at_once_unless_it_was_lost_at_once(
     connect(upstream, supervisor)
     lose(upstream, supervisor)
     upstream.tick()
-    assert upstream.line is None
+    assert upstream.connection is None
     clock.advance(FIRST_PAUSE_SECS)
     connect(upstream, supervisor)
     clock.advance(FIRST_PAUSE_SECS)
@@ -222,7 +222,7 @@ def test_a_result_that_is_no_object_is_an_error(mcp: Lines, supervisor: Played) 
     supervisor.accept()
     mcp.call(1, "relay_inbox")
     supervisor.answer("inbox.peek", 7)
-    assert "no supervisor: a result is no object" in mcp.text(1)
+    assert "not a supervisor: it sent a result that is not an object" in mcp.text(1)
 
 
 def test_it_says_who_it_is_before_anything_else(mcp: Lines, supervisor: Played) -> None:
@@ -299,7 +299,7 @@ def test_what_a_cancelled_call_has_claimed_is_shown_by_the_next(mcp: Lines, supe
     supervisor.answer("publish", {"messageId": ID, "deliveredTo": 1})  # the claim was answered before
     assert mcp.read()["id"] == 3
     mcp.call(4, "relay_inbox")
-    assert mcp.text(4).startswith("Claimed by you before, in a call that had ended when they came:\n\nMessage ")
+    assert mcp.text(4).startswith("Claimed by you in an earlier call, which ended before they arrived:\n\nMessage ")
     mcp.call(5, "relay_ack", ids=[ID])
     supervisor.answer("inbox.complete", {})
     assert mcp.text(5) == f"{ID}: done."
@@ -364,4 +364,4 @@ def test_a_call_that_waits_for_a_lost_supervisor_can_be_cancelled(mcp: Lines, su
     supervisor.answer("signal.subscribe", {})
     supervisor.answer("agents.list", {"agents": []})
     supervisor.answer("agents.people", {"people": []})
-    assert mcp.text(3) == "relay_notify_user reaches: nobody"
+    assert mcp.text(3) == "relay_notify_user reaches: no one"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from relay_supervisor.agents.client_config.catalog import agent_ids
+from relay_supervisor.agents.client_config.catalog import PROGRAMS
 from tests.kit.cli import Relay, a_relay
 from tests.kit.waiting import PATIENCE_SECS
 from tests.supervisor.agents.hooks import fenced
@@ -54,7 +54,7 @@ def test_the_whole_story(relay: Relay, project: Path, name: str) -> None:
     settings.parent.mkdir()
     settings.write_text('{\n  "model": "opus"\n}\n')
     ran = relay.real("agent", "add", name, "--cwd", str(project), "--for", "claude-code", "--write")
-    assert ".mcp.json: made, with mcpServers.relay" in ran.out
+    assert ".mcp.json: created, with mcpServers.relay" in ran.out
     assert "settings.local.json: changed: hooks.SessionStart, hooks.UserPromptSubmit, hooks.Stop" in ran.out
     assert subject in ran.err
 
@@ -83,11 +83,11 @@ def test_the_whole_story(relay: Relay, project: Path, name: str) -> None:
     ran = relay("agent", "rm", name, "--write")  # it knows where it was
     assert settings.read_text() == '{\n  "model": "opus"\n}\n'
     assert not (project / ".mcp.json").exists()
-    assert "worthless" in ran.out
+    assert "token revoked" in ran.out
 
 
 def test_every_agent_is_set_up_without_a_secret(relay: Relay, project: Path, name: str) -> None:
-    chosen = [word for one in agent_ids() for word in ("--for", one)]
+    chosen = [word for one in PROGRAMS for word in ("--for", one)]
     made = relay("agent", "add", name, "--cwd", str(project), *chosen, "--write", "--print-token", "--json").json
     assert {one["state"] for one in made["files"]} == {"made"}
     files = [one for one in project.rglob("*") if one.is_file()]
@@ -121,7 +121,7 @@ def test_the_configuration_is_printed_ready_to_paste(relay: Relay, project: Path
     assert server["args"][:3] == ["mcp", "--as", f"relay.agent.{name}"]
     assert "Claude" not in ran.out
     every = relay("agent", "add", name, "--cwd", str(project), "--json").json
-    assert {one["for"] for one in every["configuration"]} == set(agent_ids())
+    assert {one["for"] for one in every["configuration"]} == set(PROGRAMS)
     assert "token" not in every
 
 
@@ -151,9 +151,9 @@ def test_what_is_left_in_the_files_is_taken_out_by_the_command_that_is_shown(
     relay("agent", "add", name, "--print-token")  # from elsewhere: its project stays what it is
     shown = relay("agent", "rm", name).err
     assert "config.toml" in {one.name for one in project.rglob("*")}
-    words = shlex.split(shown.partition("files: ")[2])
+    words = shlex.split(shown.partition("files with: ")[2])
     assert words[0] == "relay"
-    assert "was removed before" in relay(*words[1:]).out
+    assert "is already removed" in relay(*words[1:]).out
     assert [one for one in project.rglob("*") if one.is_file()] == []
 
 
@@ -176,9 +176,9 @@ def test_a_file_that_cannot_be_changed_is_shown_and_the_others_are_changed(
 ) -> None:
     (project / ".mcp.json").write_text("// mine\n{}")
     ran = relay("agent", "add", name, "--cwd", str(project), "--for", "claude-code", "--write", code=1)
-    assert ".mcp.json: not touched: it is no plain JSON" in ran.out
+    assert ".mcp.json: not changed: it is not plain JSON" in ran.out
     assert '"mcpServers"' in ran.out
-    assert "settings.local.json: made" in ran.out
+    assert "settings.local.json: created" in ran.out
     assert "paste" in ran.err
     assert (project / ".mcp.json").read_text() == "// mine\n{}"
 
@@ -186,7 +186,7 @@ def test_a_file_that_cannot_be_changed_is_shown_and_the_others_are_changed(
 def test_whoever_had_the_place_is_named(relay: Relay, project: Path, name: str) -> None:
     add = ["--cwd", str(project), "--for", "codex", "--write"]
     relay("agent", "add", "first", *add)
-    assert "in the place of relay.agent.first" in relay("agent", "add", name, *add).out
+    assert "replaces relay.agent.first" in relay("agent", "add", name, *add).out
     again = relay("agent", "add", "first", *add, "--json").json
     assert [one["replaced"] for one in again["files"]] == [[f"relay.agent.{name}"]] * 2
 
@@ -205,8 +205,8 @@ def test_what_cannot_be_taken_out_is_said(relay: Relay, project: Path, name: str
     text = "// mine\n" + path.read_text()
     path.write_text(text)
     ran = relay("agent", "rm", name, "--write", code=1)
-    assert ".mcp.json: not touched: it is no plain JSON" in ran.out
-    assert f"say of relay.agent.{name}" in ran.err
+    assert ".mcp.json: not changed: it is not plain JSON" in ran.out
+    assert f"remove relay.agent.{name} from" in ran.err
     assert path.read_text() == text
     assert not (project / ".claude" / "settings.local.json").exists()
     assert f"relay.agent.{name}" not in relay("agent", "list").out
@@ -237,7 +237,7 @@ MISTAKES = {
     "a path": (["add", "a/x"], "only letters"),
     "a description of two lines": (["add", "x", "--description", "a\nb"], "one line"),
     "no such agent": (["add", "x", "--for", "emacs"], "claude-code, codex"),
-    "no directory": (["add", "x", "--cwd", "/nowhere"], "no directory"),
+    "no directory": (["add", "x", "--cwd", "/nowhere"], "not a directory"),
     "nobody's": (["add", "relay.system.bus"], "relay.system"),
     "a private mailbox's": (["add", "relay.reply.x"], "another name"),
 }
@@ -261,7 +261,7 @@ def test_the_list_says_who_is_there(tmp_path: Path) -> None:
         assert head.split() == ["AGENT", "CONNECTED", "LAST", "SEEN", "UNREAD", "DESCRIPTION"]
         assert row.split()[:4] == ["relay.agent.one", "no", "never", "1"]
         assert row.endswith("knows things")
-        assert "1 endpoint that is no agent" in text.err
+        assert "1 other endpoint" in text.err
         assert "relay.queue.work" in relay("agent", "list", "--all").out
         event = json.dumps({"hook_event_name": "Stop", "session_id": "s"})
         relay.real(

@@ -14,7 +14,7 @@ from tests.kit.cli import Relay
 
 HEAVY = ("asyncio", "orjson", "pydantic", "relay_core", "rich")
 
-NAMES = [one.name for section in COMMANDS.values() for one in section]
+NAMES = [name for section in COMMANDS.values() for name in section]
 
 
 pytestmark = pytest.mark.bus(endpoints=["relay.agent.writer"])

@@ -79,7 +79,7 @@ def test_the_other_parts_of_a_message_are_options(relay: Relay) -> None:
 
 REFUSED: dict[str, tuple[list[str], int, str]] = {
     "bad JSON": (["relay.agent.a", '{"a": ]', *ME], 2, "line 1, column 7"),
-    "no JSON on stdin": (["relay.agent.a", "-", *ME], 2, "stdin is not JSON"),
+    "no JSON on stdin": (["relay.agent.a", "-", *ME], 2, "stdin is not valid JSON"),
     "bad budget": (["relay.agent.a", "1", *ME, "--budget", "[1]"], 2, "--budget must be"),
     "bad budget value": (["relay.agent.a", "1", *ME, "--budget", '{"maxHops": "x"}'], 2, "maxHops"),
     "unknown budget key": (["relay.agent.a", "1", *ME, "--budget", '{"maxhops": 1}'], 2, "did you mean 'maxHops'"),
@@ -87,7 +87,7 @@ REFUSED: dict[str, tuple[list[str], int, str]] = {
     "no subject": (ME, 2, "SUBJECT"),
     "bad subject": (["relay..a", "1", *ME], 2, "empty token"),
     "unknown option": (["relay.agent.a", "1", *ME, "--bogus"], 2, "--bogus"),
-    "nobody there": (["relay.nobody", "1", *ME], 4, "nobody is there"),
+    "nobody there": (["relay.nobody", "1", *ME], 4, "no consumer"),
     "reserved sender": (["relay.agent.a", "1", "--from", "relay.system.x"], 4, "reserved"),
     "wait and reply-to": (["relay.agent.a", "1", *ME, "--wait", "--reply-to", "relay.me"], 2, "--reply-to"),
     "batch and subject": (["relay.agent.a", *ME, "--batch", "-"], 2, "--batch"),
@@ -122,7 +122,7 @@ def test_wait_prints_the_answer(relay: Relay, as_json: bool) -> None:
         assert "only from a recipient of the question" in refused.err
     relay.publish(question["replyTo"], {"content": "pong"}, "relay.agent.asked", parentId=question["id"])
     ran = end(asking)
-    assert re.search(r"relay: answer [0-9A-Z]{26} from relay\.agent\.asked\n", ran.err)
+    assert re.search(r"relay: reply [0-9A-Z]{26} from relay\.agent\.asked\n", ran.err)
     answer = ran.json
     assert (answer["payload"] if as_json else answer) == {"content": "pong"}
     if as_json:
@@ -131,7 +131,7 @@ def test_wait_prints_the_answer(relay: Relay, as_json: bool) -> None:
 
 def test_wait_without_an_answer_exits_5(relay: Relay) -> None:
     ran = relay.real("publish", "relay.agent.idle", "1", *ME, "--wait", "--timeout", "0.3", code=5)
-    assert "no answer from relay.agent.idle within 0.3 s" in ran.err
+    assert "no reply from relay.agent.idle within 0.3 s" in ran.err
     assert ran.out == ""
 
 
@@ -177,7 +177,7 @@ def test_a_bad_line_ends_a_batch_and_those_before_it_count(relay: Relay) -> None
 BAD_LINES = {
     "no subject": ({"payload": 1}, "'subject'"),
     "no payload": ({"subject": "relay.agent.held"}, "'payload'"),
-    "no object": ([1], "no JSON object"),
+    "no object": ([1], "not a JSON object"),
     "unknown key": ({"subject": "relay.agent.held", "payload": 1, "replyto": "relay.x"}, "replyto"),
     "wrong type": ({"subject": 5, "payload": 1}, "subject"),
 }
@@ -254,7 +254,7 @@ def test_a_message_that_cannot_be_printed_is_a_dead_letter(relay: Relay) -> None
     assert end(subscriber, code=1).err == ""
     (letter,) = relay.letters(ids=[id])
     assert letter["code"] == "consumer_failed"
-    assert "could not be printed" in letter["reason"]
+    assert "cannot be printed" in letter["reason"]
 
 
 def test_subscribe_survives_a_killed_supervisor(tmp_path: Path) -> None:
@@ -277,16 +277,16 @@ def test_inbox_looks_and_claims_and_ack_and_fail_finish(relay: Relay) -> None:
     claimed = relay.real("inbox", "relay.agent.pull", "--claim", "--limit", "2", "--lease", "5m", "--json")
     assert [one["id"] for one in claimed.json["messages"]] == ids[:2]
     assert "relay ack" in claimed.err
-    assert "done" in relay.real("ack", "relay.agent.pull", ids[0]).out
+    assert "acknowledged" in relay.real("ack", "relay.agent.pull", ids[0]).out
     assert relay.real("fail", "relay.agent.pull", ids[1], "no such page", "--json").json == {
         "id": ids[1],
         "failed": True,
     }
     assert relay.letters(ids=[ids[1]])[0]["reason"] == "no such page"
     assert relay("ack", "relay.agent.pull", ids[0], code=1).err.startswith("relay: ")
-    assert "no duration" in relay("inbox", "relay.agent.pull", "--lease", "soon", code=2).err
+    assert "not a duration" in relay("inbox", "relay.agent.pull", "--lease", "soon", code=2).err
     relay.add("relay.agent.empty")
-    assert "nothing waits" in relay("inbox", "relay.agent.empty").out
+    assert "no messages waiting" in relay("inbox", "relay.agent.empty").out
 
 
 def test_a_second_signal_gives_up_a_write_that_does_not_end(relay: Relay) -> None:

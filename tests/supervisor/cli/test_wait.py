@@ -82,7 +82,7 @@ def test_of_two_who_wait_one_gets_it_and_the_other_waits_on(relay: Relay, subjec
 def test_the_time_is_over(relay: Relay, subject: str) -> None:
     ran = relay("inbox", subject, "--wait", "--timeout", "50ms", code=5)
     assert ran.out == ""
-    assert "nothing came" in ran.err
+    assert "no message for" in ran.err
     assert "--wait" in relay("inbox", subject, "--timeout", "1s", code=2).err
     relay("inbox", subject, "--wait", "--timeout", "soon", code=2)
     assert "register" in relay("inbox", "relay.agent.nobody", "--wait", code=1).err
@@ -140,7 +140,7 @@ def _answers(relay: Relay) -> bool:
 
 def test_a_message_that_only_waits_can_be_acknowledged(relay: Relay, subject: str) -> None:
     message = relay.publish(subject, "seen by a hook")
-    assert "done" in relay("ack", subject, message).out
+    assert "acknowledged" in relay("ack", subject, message).out
     assert relay.waiting(subject) == []
     assert "not claimed" in relay("ack", subject, message, code=1).err
 

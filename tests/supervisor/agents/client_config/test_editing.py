@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay_supervisor.agents.client_config.catalog import NAME, File, Hook, Server, agent_ids, agents, subject_of
+from relay_supervisor.agents.client_config.catalog import NAME, PROGRAMS, File, Hook, Server, programs, subject_of
 from relay_supervisor.agents.client_config.editing import ByHand, Edited, put, take
 
 SUBJECT = "relay.agent.backend"
@@ -19,7 +19,7 @@ PLACES = ["--socket", "/tmp/a place/relay.sock"]
 
 
 def file_of(agent: str, name: str, subject: str = SUBJECT) -> File:
-    found = next(one for one in agents(["relay"], subject) if one.id == agent)
+    found = next(one for one in programs(["relay"], subject) if one.id == agent)
     return next(one for one in found.files if one.name.endswith(name))
 
 
@@ -32,7 +32,7 @@ OPENCODE = file_of("opencode", "opencode.json")
 
 EVERY_FILE = [
     pytest.param(file, id=f"{agent.id} {file.name}")
-    for agent in agents(["/opt/a venv/bin/relay"], SUBJECT, PLACES)
+    for agent in programs(["/opt/a venv/bin/relay"], SUBJECT, PLACES)
     for file in agent.files
 ]
 
@@ -92,7 +92,7 @@ def test_an_empty_file_gets_all_of_it_and_is_empty_again(file: File) -> None:
 def test_another_agents_entries_are_replaced_and_not_taken_out(file: File) -> None:
     theirs = next(
         one
-        for agent in agents(["/opt/a venv/bin/relay"], OTHER, PLACES)
+        for agent in programs(["/opt/a venv/bin/relay"], OTHER, PLACES)
         for one in agent.files
         if one.name == file.name
     )
@@ -105,25 +105,25 @@ def test_another_agents_entries_are_replaced_and_not_taken_out(file: File) -> No
 
 
 KEPT_AS_THEY_ARE: dict[str, tuple[File, str, str]] = {
-    "comments": (MCP, '{\n  // mine\n  "mcpServers": {}\n}', "no plain JSON"),
-    "a trailing comma": (HOOKS, '{"hooks": {},}', "no plain JSON"),
-    "a key twice": (MCP, '{"mcpServers": {}, "mcpServers": {"a": {}}}', "twice"),
-    "half a file": (MCP, '{"mcpServers": {', "no plain JSON"),
-    "a byte order mark": (MCP, "\ufeff{}", "no plain JSON"),
-    "deep nesting": (MCP, '{"a":' + "[" * 100_000 + "]" * 100_000 + "}", "no plain JSON"),
-    "a list": (MCP, "[]", "no JSON object"),
-    "a foreign server of our name": (MCP, '{"mcpServers": {"relay": {"command": "relay-race"}}}', "something else"),
-    "a foreign server with our name and no command": (MCP, '{"mcpServers": {"relay": 7}}', "something else"),
-    "servers that are nothing": (MCP, '{"mcpServers": null}', "no object"),
-    "an entry of our name that is nothing": (MCP, '{"mcpServers": {"relay": null}}', "something else"),
-    "servers that are no object": (MCP, '{"mcpServers": ["relay"]}', "no object"),
-    "hooks that are no object": (HOOKS, '{"hooks": "none"}', "no object"),
-    "hooks that are nothing": (HOOKS, '{"hooks": null}', "no object"),
-    "an event that is nothing": (HOOKS, '{"hooks": {"Stop": null}}', "no list"),
-    "an event that is no list": (HOOKS, '{"hooks": {"Stop": {"a": 1}}}', "no list"),
-    "broken TOML": (CODEX, "[mcp_servers\n", "no TOML"),
+    "comments": (MCP, '{\n  // mine\n  "mcpServers": {}\n}', "not plain JSON"),
+    "a trailing comma": (HOOKS, '{"hooks": {},}', "not plain JSON"),
+    "a key twice": (MCP, '{"mcpServers": {}, "mcpServers": {"a": {}}}', "duplicate key"),
+    "half a file": (MCP, '{"mcpServers": {', "not plain JSON"),
+    "a byte order mark": (MCP, "\ufeff{}", "not plain JSON"),
+    "deep nesting": (MCP, '{"a":' + "[" * 100_000 + "]" * 100_000 + "}", "not plain JSON"),
+    "a list": (MCP, "[]", "not a JSON object"),
+    "a foreign server of our name": (MCP, '{"mcpServers": {"relay": {"command": "relay-race"}}}', "not Relay's"),
+    "a foreign server with our name and no command": (MCP, '{"mcpServers": {"relay": 7}}', "not Relay's"),
+    "servers that are nothing": (MCP, '{"mcpServers": null}', "not an object"),
+    "an entry of our name that is nothing": (MCP, '{"mcpServers": {"relay": null}}', "not Relay's"),
+    "servers that are no object": (MCP, '{"mcpServers": ["relay"]}', "not an object"),
+    "hooks that are no object": (HOOKS, '{"hooks": "none"}', "not an object"),
+    "hooks that are nothing": (HOOKS, '{"hooks": null}', "not an object"),
+    "an event that is nothing": (HOOKS, '{"hooks": {"Stop": null}}', "not a list"),
+    "an event that is no list": (HOOKS, '{"hooks": {"Stop": {"a": 1}}}', "not a list"),
+    "broken TOML": (CODEX, "[mcp_servers\n", "not valid TOML"),
     "an inline table": (CODEX, 'mcp_servers = { db = { command = "x" } }\n', "risk"),
-    "a foreign table of our name": (CODEX, '[mcp_servers.relay]\ncommand = "relay-race"\n', "something else"),
+    "a foreign table of our name": (CODEX, '[mcp_servers.relay]\ncommand = "relay-race"\n', "not Relay's"),
     "our table, dotted": (
         CODEX,
         'mcp_servers.relay.command = "relay"\nmcp_servers.relay.args = ["mcp", "--as", "relay.agent.x"]\n',
@@ -235,12 +235,12 @@ def test_what_is_not_ours_is_known(entry: Any) -> None:
 
 def test_ours_is_known_however_it_is_called() -> None:
     for relay in (["relay"], ["/a b/relay"], ["python3", "-m", "relay_supervisor.cli"]):
-        for agent in agents(relay, SUBJECT):
+        for agent in programs(relay, SUBJECT):
             for file in agent.files:
                 for entry in file.entries:
                     handlers = entry.value.get("hooks", [entry.value]) if isinstance(entry, Hook) else [entry.value]
                     assert [subject_of(one) for one in handlers] == [SUBJECT]
-    assert {agent.id for agent in agents(["relay"], SUBJECT)} == set(agent_ids())
+    assert {agent.id for agent in programs(["relay"], SUBJECT)} == set(PROGRAMS)
     assert NAME == "relay"
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from relay_supervisor.agents.client_config import merging
-from relay_supervisor.agents.client_config.catalog import File, agents
+from relay_supervisor.agents.client_config.catalog import File, programs
 from relay_supervisor.agents.client_config.editing import Edited, put
 from relay_supervisor.agents.client_config.merging import change, put_into, take_out_of
 from relay_supervisor.agents.client_config.own_command import own_command
@@ -21,7 +21,7 @@ SUBJECT = "relay.agent.backend"
 
 @pytest.fixture
 def file() -> File:
-    return agents(["relay"], SUBJECT)[0].files[0]
+    return programs(["relay"], SUBJECT)[0].files[0]
 
 
 @pytest.fixture
@@ -36,14 +36,14 @@ def names(directory: Path) -> list[str]:
 
 
 def test_a_file_is_made_changed_kept_and_removed(project: Path) -> None:
-    for agent in agents(["relay"], SUBJECT):
+    for agent in programs(["relay"], SUBJECT):
         for file in agent.files:
             assert put_into(project, file).state == "made"
             assert put_into(project, file).state == "same"
-    changed = agents(["/elsewhere/relay"], SUBJECT)[0].files[0]
+    changed = programs(["/elsewhere/relay"], SUBJECT)[0].files[0]
     outcome = put_into(project, changed)
     assert (outcome.state, outcome.places) == ("changed", ["mcpServers.relay"])
-    for agent in agents(["relay"], SUBJECT):
+    for agent in programs(["relay"], SUBJECT):
         for file in agent.files:
             assert take_out_of(project, file, SUBJECT, write=False).state == "changed"
             assert take_out_of(project, file, SUBJECT).state == "removed"
@@ -81,7 +81,7 @@ def test_a_link_out_of_the_project_is_not_followed(tmp_path: Path, project: Path
     assert outside.read_text() == "{}"
     (tmp_path / "dot-claude").mkdir()
     (project / ".claude").symlink_to(tmp_path / "dot-claude")
-    assert put_into(project, agents(["relay"], SUBJECT)[0].files[1]).state == "by hand"
+    assert put_into(project, programs(["relay"], SUBJECT)[0].files[1]).state == "by hand"
     assert names(tmp_path / "dot-claude") == []
 
 
@@ -110,9 +110,9 @@ def test_only_a_file_that_names_the_agent_is_a_matter_of_its_removal(project: Pa
 
 def test_whoever_loses_its_place_is_named(project: Path, file: File) -> None:
     put_into(project, file)
-    outcome = put_into(project, agents(["relay"], "relay.agent.frontend")[0].files[0])
+    outcome = put_into(project, programs(["relay"], "relay.agent.frontend")[0].files[0])
     assert outcome.replaced == [SUBJECT]
-    assert f"in the place of {SUBJECT}" in outcome.text
+    assert f"replaces {SUBJECT}" in outcome.text
 
 
 def test_what_is_read_only_stays(project: Path, file: File) -> None:
@@ -124,7 +124,7 @@ def test_what_is_read_only_stays(project: Path, file: File) -> None:
     assert path.read_text() == "{}"
 
 
-@pytest.mark.parametrize("content", [b"\xff{}", b"{" + b" " * merging.MOST_BYTES + b"}", b"// hi\n{}", b"[1]"])
+@pytest.mark.parametrize("content", [b"\xff{}", b"{" + b" " * merging.MAX_BYTES + b"}", b"// hi\n{}", b"[1]"])
 def test_what_is_no_configuration_stays(project: Path, file: File, content: bytes) -> None:
     path = project / file.name
     path.write_bytes(content)
@@ -137,14 +137,14 @@ def test_what_is_no_configuration_stays(project: Path, file: File, content: byte
 
 def test_what_is_no_file_stays(project: Path, file: File) -> None:
     (project / file.name).mkdir()
-    assert put_into(project, file).reason == "it is no file"
+    assert put_into(project, file).reason == "it is not a regular file"
     (project / ".claude").write_text("a file")
-    assert put_into(project, agents(["relay"], SUBJECT)[0].files[1]).state == "by hand"
+    assert put_into(project, programs(["relay"], SUBJECT)[0].files[1]).state == "by hand"
 
 
 def test_a_pipe_does_not_hold_the_command(project: Path, file: File) -> None:
     os.mkfifo(project / file.name)
-    assert put_into(project, file).reason == "it is no file"
+    assert put_into(project, file).reason == "it is not a regular file"
 
 
 def test_somebody_who_writes_meanwhile_wins(project: Path, file: File) -> None:
@@ -155,14 +155,14 @@ def test_somebody_who_writes_meanwhile_wins(project: Path, file: File) -> None:
         path.write_text('{"theirs": true}')
         return put(file, text)
 
-    assert change(project, file, slow).reason == "somebody else is changing it"
+    assert change(project, file, slow).reason == "another program is changing it: try again"
     assert path.read_text() == '{"theirs": true}'
 
     def slow_to_empty(text: str) -> Edited:
         path.write_text('{"more": true}')
         return Edited("{}", ["all"], empty=True)
 
-    assert change(project, file, slow_to_empty).reason == "somebody else is changing it"
+    assert change(project, file, slow_to_empty).reason == "another program is changing it: try again"
     assert path.read_text() == '{"more": true}'
 
 
