@@ -198,7 +198,6 @@ class Dashboard(App[None]):
             self.draw()
 
     def draw(self) -> None:
-        """Redraw the frame and the current screen."""
         views = self.frame.views
         if views.is_empty or not self.is_running:
             return
@@ -288,11 +287,9 @@ class Dashboard(App[None]):
         return None if isinstance(self.focused, LineWidget) else self.focused
 
     def on_hints_clicked(self, event: Hints.Clicked) -> None:
-        """Run the action that was clicked."""
         self.call_later(self.do, event.action)
 
     def on_header_clicked(self) -> None:
-        """List the alerts."""
         self.tasks.start_once("alerts", self._global_actions.show_alerts(), doing="alerts")
 
     async def do(self, action: Action, argument: str | None = None) -> None:

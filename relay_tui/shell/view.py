@@ -67,7 +67,6 @@ class View(Widget):
         """Draw the current state."""
 
     def on_show(self) -> None:
-        """Draw the current state when the view is shown again."""
         self.dashboard.draw()
 
     def open_argument(self, argument: str) -> None:
@@ -112,32 +111,26 @@ class View(Widget):
 
     @action("down", "Move down", "j", keys=("down",))
     def move_down(self) -> None:
-        """Move the cursor down."""
         self._move(1)
 
     @action("up", "Move up", "k", keys=("up",))
     def move_up(self) -> None:
-        """Move the cursor up."""
         self._move(-1)
 
     @action("page-down", "Move down by a screen", "ctrl+f", keys=("pagedown",))
     def move_page_down(self) -> None:
-        """Move the cursor down by a screen."""
         self._move(max(self.area.height - 4, 1))
 
     @action("page-up", "Move up by a screen", "ctrl+b", keys=("pageup",))
     def move_page_up(self) -> None:
-        """Move the cursor up by a screen."""
         self._move(-max(self.area.height - 4, 1))
 
     @action("top", "Go to the first row", "g", keys=("home",))
     def move_to_top(self) -> None:
-        """Move the cursor to the first row."""
         if (widget := self.scrolled) is not None:
             widget.go_to(0)
 
     @action("bottom", "Go to the last row", "G", keys=("end",))
     def move_to_bottom(self) -> None:
-        """Move the cursor to the last row."""
         if (widget := self.scrolled) is not None:
             widget.go_to(LAST)

@@ -30,7 +30,6 @@ class Breakers(View):
     DEFAULT_CSS = "#breaker-detail { height: 9; }"
 
     def compose(self) -> ComposeResult:
-        """Lay out the table, and what is known of the breaker under the cursor."""
         yield LiveTable(
             [
                 Column("STATE", 13),
@@ -45,14 +44,12 @@ class Breakers(View):
         yield Lines(id="breaker-detail")
 
     def draw(self) -> None:
-        """Show every breaker."""
         breakers = self.store.state.breakers
         order = sorted(breakers, key=lambda key: (_ORDER[breakers[key].state], breakers[key].subject or key))
         self.query_one(LiveTable).set_rows([self._row(key, breakers[key]) for key in order])
         self.query_one(Lines).show(self._detail())
 
     def on_live_table_moved(self) -> None:
-        """Show what is known of the breaker under the cursor."""
         self.query_one(Lines).show(self._detail())
 
     def open_argument(self, argument: str) -> None:
@@ -99,7 +96,6 @@ class Breakers(View):
 
     @action("reset", "Close the breaker, and forget its failures", "X", changes=True, label="reset")
     async def reset(self) -> None:
-        """Close the breaker."""
         if (target := self._target()) is None:
             return
         key, name = target
@@ -111,7 +107,6 @@ class Breakers(View):
 
     @action("force", "Hold the breaker open until it is reset", "F", changes=True, label="force open")
     async def force(self) -> None:
-        """Hold the breaker open."""
         if (target := self._target()) is None:
             return
         key, name = target

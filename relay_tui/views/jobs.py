@@ -35,7 +35,6 @@ class Jobs(View):
     DEFAULT_CSS = "Jobs LiveTable { height: 40%; min-height: 8; max-height: 12; } #job-detail { height: 1fr; }"
 
     def compose(self) -> ComposeResult:
-        """Lay out the table, and what is known of the job under the cursor."""
         yield LiveTable(
             [
                 Column("JOB"),
@@ -50,18 +49,15 @@ class Jobs(View):
         yield Output(id="job-detail")
 
     def draw(self) -> None:
-        """Show every job."""
         self.query_one(LiveTable).set_rows([self._row(job) for job in self.store.state.jobs.values()])
         self.query_one(Lines).show(self._detail())
 
     def on_live_table_moved(self) -> None:
-        """Show what is known of the job under the cursor."""
         detail = self.query_one(Lines)
         detail.go_to(0)
         detail.show(self._detail())
 
     def open_argument(self, argument: str) -> None:
-        """Go to a job, by its name."""
         self.draw()  # it may be looked at for the first time
         self.query_one(LiveTable).go_to_key(argument)
 
@@ -118,19 +114,16 @@ class Jobs(View):
 
     @action("run-job", "Run the job now", "N", changes=True, argument="[name]", label="run now")
     async def run(self, name: str | None) -> None:
-        """Run the job under the cursor, or the one that is named."""
         if (job := self._meant(name)) is not None:
             await run_now(self, job)
 
     @action("cancel-job", "Break off the run of the job", "C", changes=True, argument="[name]", label="cancel")
     async def cancel(self, name: str | None) -> None:
-        """Break off the run of the job under the cursor, or of the one that is named."""
         if (job := self._meant(name)) is not None:
             await cancel_run(self, job)
 
     @action("copy", "Copy what the job has said last: its error, or what it has printed", "y", label="copy")
     def copy_output(self) -> None:
-        """Copy error and output."""
         job = self._chosen()
         said = [part for part in (job.last.error, job.last.output) if part] if job is not None and job.last else []
         if said:
@@ -140,7 +133,6 @@ class Jobs(View):
 
     @action("copy-command", "Copy the command that runs the job", "Y")
     def copy_command(self) -> None:
-        """Copy a command line."""
         if (job := self._chosen()) is not None:
             self.dashboard.copy(f"relay jobs run {shlex.quote(job.name)}", "the command")
 

@@ -22,11 +22,9 @@ class NoSupervisor(View):
     HELP = "No supervisor answers on the socket. This screen goes away when one does."
 
     def compose(self) -> ComposeResult:
-        """Lay out the text."""
         yield Lines()
 
     def draw(self) -> None:
-        """Show where nobody is, and what may be done."""
         self.query_one(Lines).show(self._lines())
 
     def _lines(self) -> Iterator[Line]:
@@ -47,7 +45,6 @@ class NoSupervisor(View):
 
     @action("start-supervisor", "Start a supervisor in the background", "S", changes=True, label="start one")
     async def start_one(self) -> None:
-        """Start a supervisor that outlives the dashboard."""
         if self.store.is_refused:
             self.dashboard.toast("somebody has this socket: a second supervisor would not help", "warning")
             return
@@ -60,5 +57,4 @@ class NoSupervisor(View):
 
     @action("demo", "Look at a demo: a supervisor of its own with living traffic", "D", label="demo")
     def open_demo(self) -> None:
-        """Follow a demo instead."""
         self.dashboard.follow_demo(DemoSession.start())

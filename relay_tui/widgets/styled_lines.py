@@ -154,7 +154,6 @@ class Lines(LineWidget):
                 self.repaint(y, was, now)
 
     def render_line(self, y: int) -> Strip:
-        """Return one line as a Textual strip."""
         at = y + self._top
         return self.strip(self._lines[at] if at < len(self._lines) else BLANK, ground=self._ground)
 
@@ -177,9 +176,7 @@ class Lines(LineWidget):
         self.go_to(self._top)
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """Scroll with the wheel."""
         self.move(3)
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """Scroll with the wheel."""
         self.move(-3)

@@ -216,7 +216,6 @@ class LiveTable(LineWidget, can_focus=True):
             self.repaint(y, was[0], now[0])
 
     def render_line(self, y: int) -> Strip:
-        """Return one line as a Textual strip."""
         pieces, under_cursor = self._painted[y] = self._content_of(y)
         return self.strip(pieces, under_cursor=under_cursor, ground="head" if y == 0 else "")
 
@@ -276,16 +275,13 @@ class LiveTable(LineWidget, can_focus=True):
             self.post_message(self.NearEnd(self))
 
     def on_resize(self, event: events.Resize) -> None:
-        """Keep the cursor in view."""
         self._keep_in_view()
         self.repaint_changed()
 
     def on_focus(self, event: events.Focus) -> None:
-        """Show the cursor."""
         self.repaint_changed()
 
     def on_blur(self, event: events.Blur) -> None:
-        """Hide the cursor."""
         self.repaint_changed()
 
     def on_click(self, event: events.Click) -> None:
@@ -299,9 +295,7 @@ class LiveTable(LineWidget, can_focus=True):
             self.post_message(self.Chosen(self))
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """Move with the wheel."""
         self.move(3)
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """Move with the wheel."""
         self.move(-3)

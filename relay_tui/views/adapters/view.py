@@ -43,7 +43,6 @@ class Adapters(View):
     _asked_at = float("-inf")
 
     def compose(self) -> ComposeResult:
-        """Lay out what is wrong with the file, the table, and what is known of the adapter under the cursor."""
         yield Lines(id="adapters-file")
         yield LiveTable(
             [
@@ -61,7 +60,6 @@ class Adapters(View):
         yield Lines(id="adapter-detail")
 
     def draw(self) -> None:
-        """Show every adapter."""
         self._ask_again()
         problems = [problem for problem in self.store.state.problems if "adapters.json" in problem]
         wrong = [one for text in problems for one in long_fact("✗ the file", clean(text), "bad", self.area.width)]
@@ -78,7 +76,6 @@ class Adapters(View):
         self._asked_at = float("-inf")
 
     def on_live_table_moved(self) -> None:
-        """Show what is known of the adapter under the cursor."""
         self._draw_detail()
 
     def open_argument(self, argument: str) -> None:
@@ -138,14 +135,12 @@ class Adapters(View):
 
     @action("enable", "Run the adapter from now on", "E", changes=True, label="enable")
     async def enable(self) -> None:
-        """Run the adapter."""
         if (adapter := self._chosen()) is not None:
             self._tell(await self.store.act(self.client.change_adapter(adapter.id, "enable")))
             self._changed()
 
     @action("disable", "Run the adapter no longer; its mail waits", "D", changes=True, label="disable")
     async def disable(self) -> None:
-        """Stop the adapter."""
         if (adapter := self._chosen()) is None:
             return
         name, waiting = clean(adapter.id), adapter.state.depth if adapter.state is not None else 0
@@ -158,13 +153,11 @@ class Adapters(View):
 
     @action("test", "Ask the adapter now whether it is well", "T", changes=True, label="test")
     async def test(self) -> None:
-        """Probe the adapter."""
         if (adapter := self._chosen()) is not None:
             self._tell(await self.store.act(self.client.change_adapter(adapter.id, "test")), tested=True)
 
     @action("reload", "Make the adapter anew, of what adapters.json says", "L", changes=True, label="reload")
     async def reload(self) -> None:
-        """Make the adapter anew."""
         if (adapter := self._chosen()) is not None:
             self._known = await self.store.act(self.client.reload_adapters(adapter.id))
             for one in self._known.adapters:
@@ -174,7 +167,6 @@ class Adapters(View):
 
     @action("reload-adapters", "Read adapters.json again, and do what has changed in it", changes=True)
     async def reload_all(self) -> None:
-        """Read the file again."""
         self._known = await self.store.act(self.client.reload_adapters())
         wrong = sum(one.problem is not None for one in self._known.adapters)
         if self._known.problem is not None:
@@ -188,7 +180,6 @@ class Adapters(View):
 
     @action("adapter-breaker", "Look at the adapter's breaker", "b", label="breaker")
     async def look_at_breaker(self) -> None:
-        """Go to its breaker: one that is not closed, if there is one."""
         if (adapter := self._chosen()) is None:
             return
         breakers = sorted(breakers_of(self.store.state, adapter.id), key=lambda pair: pair[1].state == "CLOSED")
@@ -199,19 +190,16 @@ class Adapters(View):
 
     @action("adapter-dead-letters", "List what could not be delivered to the adapter", "d", label="dead letters")
     async def look_at_dead_letters(self) -> None:
-        """Go to its dead letters."""
         if (adapter := self._chosen()) is not None:
             await self.dashboard.goto("dead-letters", f"to~{adapter_subject(adapter.id)}")
 
     @action("copy", "Copy the adapter's id", "y", label="copy")
     def copy_id(self) -> None:
-        """Copy the id."""
         if (adapter := self._chosen()) is not None:
             self.dashboard.copy(adapter.id, "the id")
 
     @action("copy-command", "Copy the command that tests the adapter", "Y")
     def copy_command(self) -> None:
-        """Copy a command line."""
         if (adapter := self._chosen()) is not None:
             self.dashboard.copy(f"relay adapters test {shlex.quote(adapter.id)}", "the command")
 

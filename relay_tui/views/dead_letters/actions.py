@@ -57,7 +57,6 @@ class DeadLetterActions(View):
 
     @action("plan", "Plan a replay of the marked letters: see the verdicts, and start it", "P", asks=True, label="plan")
     async def plan(self) -> None:
-        """Plan a replay."""
         await self.plan_selection(self.selection())
 
     async def plan_selection(self, selection: LetterSelection | None) -> None:
@@ -76,7 +75,6 @@ class DeadLetterActions(View):
         label="edit",
     )
     async def edit(self) -> None:
-        """Edit the dead letter under the cursor."""
         await self.edit_letter(self.letter_key())
 
     async def edit_letter(self, key: str | None) -> None:
@@ -90,7 +88,6 @@ class DeadLetterActions(View):
 
     @action("purge", "Delete the marked letters", "X", changes=True, label="purge")
     async def purge(self) -> None:
-        """Delete dead letters."""
         await self.purge_selection(self.selection())
 
     async def purge_selection(self, selection: LetterSelection | None) -> None:
@@ -112,7 +109,6 @@ class DeadLetterActions(View):
 
     @action("export", "Export the marked letters to a file, as JSON lines", "W", changes=True, label="export")
     async def export(self) -> None:
-        """Write dead letters to a file."""
         frozen = await self._freeze(self.selection())
         if frozen is None or not (count := _remaining(frozen[1])):
             return
@@ -174,7 +170,6 @@ class DeadLetterActions(View):
 
     @action("pause-replay", "Pause or resume a replay", "Z", changes=True, label="pause")
     async def pause_replay(self) -> None:
-        """Pause or resume a replay."""
         if (run := self._run()) is not None:
             is_paused = self.store.state.replays[run].state == "paused"
             await self.store.act(self.client.steer_replay(run, "resume" if is_paused else "pause"))
@@ -183,7 +178,6 @@ class DeadLetterActions(View):
         "cancel-replay", "Cancel a replay; the remaining letters stay dead letters", "C", changes=True, label="cancel"
     )
     async def cancel_replay(self) -> None:
-        """Cancel a replay."""
         if (run := self._run()) is None:
             return
         about = [*run_words(self.store.state.replays[run]), "Messages that were requeued stay requeued."]
@@ -215,7 +209,6 @@ class DeadLetterActions(View):
 
     @action("copy-command", "Copy the command that replays the marked letters", "Y")
     def copy_command(self) -> None:
-        """Copy the command."""
         if (selection := self.selection()) is not None:
             self.copy_selection(selection)
         else:

@@ -63,7 +63,6 @@ class LetterScreen(Dialog[Next | None]):
         self._problem: str | None = None
 
     def content(self) -> ComposeResult:
-        """Lay out the letter."""
         yield Lines([line(("loading …", "dim"))])
 
     def _hint_text(self) -> str:
@@ -75,7 +74,6 @@ class LetterScreen(Dialog[Next | None]):
         return " · ".join([*parts, "esc close"])
 
     def on_mount(self) -> None:
-        """Load the letter."""
         self._host.start(self._load(), doing="loading the dead letter")
 
     async def _load(self) -> None:
@@ -106,7 +104,6 @@ class LetterScreen(Dialog[Next | None]):
             self.query_one(Lines).show(self._lines(max(self.query_one(Lines).size.width, 20)))
 
     def on_resize(self) -> None:
-        """Wrap the lines to the new width."""
         self.call_after_refresh(self._show)
 
     def _lines(self, width: int) -> Iterator[Line]:

@@ -66,13 +66,11 @@ class PlanScreen(Dialog[bool]):
         return sum(self._head.counts.get(verdict, 0) for verdict in REPLAYABLE)
 
     def content(self) -> ComposeResult:
-        """Lay out the plan."""
         columns = [Column("VERDICT", 15), Column("TARGET"), Column("MESSAGE", 26, from_width=84), Column("WHY")]
         yield Lines(id="plan-head")
         yield LiveTable(columns, empty="the plan is empty")
 
     def on_mount(self) -> None:
-        """Show the plan."""
         self.query_one(LiveTable).focus()
         self._show()
         self._load()
@@ -118,7 +116,6 @@ class PlanScreen(Dialog[bool]):
     # The items of the plan
 
     def on_live_table_near_end(self) -> None:
-        """Load more items before they are needed."""
         self._load()
 
     def _load(self) -> None:

@@ -69,7 +69,6 @@ class DeadLetterTables(DeadLetterActions):
         """A replay that has vanished with its supervisor, for the operator."""
 
     def compose(self) -> ComposeResult:
-        """Lay out the tables; the list comes first because the first table gets the focus."""
         yield LiveTable(rows.COLUMNS, id="letters", empty="loading …", follows=True)
         yield Lines(id="letters-preview")
         with Vertical(id="letters-above"):
@@ -79,7 +78,6 @@ class DeadLetterTables(DeadLetterActions):
             yield Lines(id="letters-filter")
 
     def on_mount(self) -> None:
-        """Share the marks with the list."""
         self.letters.marks = self.marks
 
     @property
@@ -105,7 +103,6 @@ class DeadLetterTables(DeadLetterActions):
             self._draw_above()
 
     def draw(self) -> None:
-        """Draw the tables, and refresh what has changed."""
         self._draw_above()
         self.draw_list()
         self._keep_fresh()
@@ -279,7 +276,6 @@ class DeadLetterTables(DeadLetterActions):
             self.draw_list()
 
     def on_live_table_near_end(self, event: LiveTable.NearEnd) -> None:
-        """Load more rows before they are needed."""
         if event.table is self.letters and not self.letter_list.is_loading and self.letter_list.rows.cursor is not None:
             self.start(self.letter_list.more(), doing="loading more dead letters")
 

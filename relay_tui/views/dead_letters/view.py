@@ -30,11 +30,9 @@ class DeadLetters(DeadLetterTables):
     )
 
     def on_live_table_chosen(self, event: LiveTable.Chosen) -> None:
-        """Open the row that was double-clicked."""
         self.start(self.open_row(), doing="opening the row")
 
     def open_argument(self, argument: str) -> None:
-        """Apply a filter."""
         self.dashboard.focus_widget(self.letters)
         self.ask(argument)
 
@@ -73,7 +71,6 @@ class DeadLetters(DeadLetterTables):
         "filter", "Filter the list: reason=, to~, from~, age<, !, body text", "/", argument="[filter]", label="filter"
     )
     def filter_list(self, text: str | None) -> None:
-        """Open the prompt for a filter, which applies as it is typed."""
         if text is not None:
             self.open_argument(text)
             return
@@ -94,7 +91,6 @@ class DeadLetters(DeadLetterTables):
 
     @action("mark", "Mark the dead letter, or unmark it", "space", label="mark")
     def mark(self) -> None:
-        """Mark the row under the cursor and move to the next; without a cursor, move to the first row."""
         table = self.letters
         if not table.has_focus:
             self.dashboard.focus_widget(table)
@@ -108,7 +104,6 @@ class DeadLetters(DeadLetterTables):
 
     @action("mark-all", "Mark all letters of the filter, loaded or not", "a", label="all")
     def mark_all(self) -> None:
-        """Mark all letters of the filter, or unmark them."""
         if self.marks.everything:
             self.unmark()
             return
@@ -118,7 +113,6 @@ class DeadLetters(DeadLetterTables):
 
     @action("open", "Open the dead letter or the replay, or filter by the group", "enter", label="open")
     async def open_row(self) -> None:
-        """Open the row under the cursor."""
         if self.groups.has_focus:
             if (selection := self.selection()) is not None:
                 self.open_argument(selection.where)
@@ -156,7 +150,6 @@ class DeadLetters(DeadLetterTables):
 
     @action("back", "Unmark everything, then clear the filter", "escape")
     def back(self) -> None:
-        """Undo the last step that narrows the list."""
         if self.letter_list.wants_all:
             self.follow_end_from, self.letter_list.wants_all = None, False
         elif not self.letters.has_focus:
@@ -173,7 +166,6 @@ class DeadLetters(DeadLetterTables):
 
     @action("trace", "Go to the trace of the dead letter", "t", label="trace")
     async def show_trace(self) -> None:
-        """Go to the trace."""
         if (key := self.letters.key) is not None:
             await self.dashboard.goto("traces", key.partition("/")[0])
         else:
@@ -181,7 +173,6 @@ class DeadLetters(DeadLetterTables):
 
     @action("mailbox", "Go to its mailbox", "m")
     async def show_mailbox(self) -> None:
-        """Go to the mailbox."""
         key = self.groups.key if self.groups.has_focus else self.letters.key
         if key is not None:
             await self.dashboard.goto("mailboxes", key.partition("/")[2])
@@ -190,7 +181,6 @@ class DeadLetters(DeadLetterTables):
 
     @action("copy", "Copy the id of the dead letter or the plan, or the filter of the group", "y")
     def copy(self) -> None:
-        """Copy the id or the filter under the cursor."""
         if self.groups.has_focus and (selection := self.selection()) is not None:
             self.dashboard.copy(selection.where, "the filter")
         elif (run := self.run_key()) is not None:

@@ -39,11 +39,9 @@ class MessagePane(Lines, can_focus=True):
     """The message under the cursor; with the focus it can be scrolled."""
 
     def on_focus(self, event: events.Focus) -> None:
-        """Show that keys scroll it now."""
         self.show([_message_title(focused=True), *self.lines[1:]])
 
     def on_blur(self, event: events.Blur) -> None:
-        """Show that they do not."""
         self.show([_message_title(focused=False), *self.lines[1:]])
 
 
@@ -70,7 +68,6 @@ class MailboxPane(Vertical):
         self._body_of: tuple[str, int] = ("", 0)
 
     def compose(self) -> ComposeResult:
-        """Lay out the mail and the message."""
         yield Lines(id="mailbox-title")
         yield LiveTable(COLUMNS, id="mail")
         yield MessagePane()
@@ -96,7 +93,6 @@ class MailboxPane(Vertical):
         self.display = False
 
     def draw(self, store: Store, start: StartTask) -> None:
-        """Show how the mailbox is now."""
         box = store.state.mailboxes.get(self.key or "")
         self.query_one("#mailbox-title", Lines).show(_title(box, store))
         if box is None:

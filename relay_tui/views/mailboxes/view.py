@@ -50,7 +50,6 @@ class Mailboxes(View):
         self._senders = Ranking[LiveSender](lambda name, _: name, lambda name: sender_row(self.store, name))
 
     def compose(self) -> ComposeResult:
-        """Lay out the two tables, and a mailbox that is open."""
         with Vertical(id="mailbox-lists"):
             yield Lines(id="boxes-title")
             yield LiveTable(BOX_COLUMNS, id="boxes")
@@ -79,7 +78,6 @@ class Mailboxes(View):
         return self._pane.query_one(LiveTable) if self._pane.key is not None else self._box_table
 
     def draw(self) -> None:
-        """Show how things are."""
         if self._pane.key is not None:
             self._pane.draw(self.store, self.start)
             return
@@ -102,12 +100,10 @@ class Mailboxes(View):
             self._awaited = None
 
     def on_live_table_moved(self, event: LiveTable.Moved) -> None:
-        """Show the message that the cursor is on."""
         if event.table.id == "mail" and type(event) is LiveTable.Moved:
             self._pane.show_message(self.store)
 
     def on_live_table_chosen(self, event: LiveTable.Chosen) -> None:
-        """Open what was clicked twice."""
         self.open_mailbox()
 
     def open_argument(self, argument: str) -> None:
@@ -136,7 +132,6 @@ class Mailboxes(View):
 
     @action("open", "Look at the mail that waits in the mailbox", "enter", label="open")
     def open_mailbox(self) -> None:
-        """Open the mailbox under the cursor."""
         key = self._box_table.key
         if self._pane.key is None and self.table is self._box_table and key is not None:
             self.query_one("#mailbox-lists").display = False
@@ -145,7 +140,6 @@ class Mailboxes(View):
 
     @action("back", "Close the mailbox, or take the filter away", "escape", label="back")
     def back(self) -> None:
-        """Go back to the lists, or to all of them."""
         if self._pane.key is not None:
             self._close_pane()
             self._box_table.focus()
@@ -159,7 +153,6 @@ class Mailboxes(View):
 
     @action("sort", "Sort by pressure, depth, oldest or name", "o", label="sort", argument="[by]")
     def sort(self, by: str | None = None) -> None:
-        """Take another order: the one that is named, or the next."""
         names = list(SORTS)
         if by is not None and by not in names:
             self.dashboard.toast(f"there is no order {by}: {', '.join(names)}", "warning")
@@ -169,7 +162,6 @@ class Mailboxes(View):
 
     @action("filter", "Show only what has this in its subject", "/", label="filter")
     def filter(self) -> None:
-        """Let a part of the subject be typed."""
         before = self._part
         table = self.table
 
@@ -187,14 +179,12 @@ class Mailboxes(View):
 
     @action("trace", "Go to the trace of the message", "t", label="trace")
     async def trace(self) -> None:
-        """Go to the trace of the message under the cursor."""
         message = self._pane.message if self._pane.key is not None else None
         if message is not None:
             await self.dashboard.goto("traces", message.id)
 
     @action("copy", "Copy the message's id, or the subject", "y")
     def copy(self) -> None:
-        """Copy what the cursor is on."""
         if self._pane.key is not None:
             if (message := self._pane.message) is not None:
                 self.dashboard.copy(message.id, "the id")
@@ -203,7 +193,6 @@ class Mailboxes(View):
 
     @action("copy-command", "Copy a command that shows this", "Y")
     def copy_command(self) -> None:
-        """Copy a command line for what the cursor is on."""
         if self._pane.key is not None:
             if (message := self._pane.message) is not None:
                 self.dashboard.copy(f"relay trace {shlex.quote(message.id)}", "the command")
@@ -225,7 +214,6 @@ class Mailboxes(View):
 
     @action("register", "Register an endpoint", "N", changes=True, label="register")
     async def register(self) -> None:
-        """Give a subject a mailbox."""
         subject = await self.app.push_screen_wait(
             Ask("Register an endpoint", ["Its mailbox takes mail at once, and lasts. Which subject?"])
         )
@@ -237,7 +225,6 @@ class Mailboxes(View):
 
     @action("unregister", "Unregister the endpoint; its mail stays", "U", changes=True, label="unregister")
     async def unregister(self) -> None:
-        """Route nothing to the endpoint any more."""
         box = self._box() if self.table is not self._sender_table else None
         if box is None:
             return

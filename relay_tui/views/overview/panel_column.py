@@ -48,7 +48,6 @@ class PanelColumn(LineWidget):
             self.refresh(*changed)
 
     def render_line(self, y: int) -> Strip:
-        """Return one line as Textual paints it."""
         blank = self.palette[""]
         if y >= len(self._spans):
             return Strip.blank(self.size.width, blank)

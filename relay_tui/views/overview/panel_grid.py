@@ -66,7 +66,6 @@ class PanelGrid(Widget):
         self._was_moved = False
 
     def compose(self) -> ComposeResult:
-        """Lay out the columns."""
         with Horizontal():
             yield self._columns["left"]
             yield self._columns["right"]
@@ -195,11 +194,9 @@ class PanelGrid(Widget):
                 return
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """Move with the wheel."""
         self.move(1)
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """Move with the wheel."""
         self.move(-1)
 
 

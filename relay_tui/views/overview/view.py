@@ -48,11 +48,9 @@ class Overview(View):
         """What calm panels said, and for which second and size."""
 
     def compose(self) -> ComposeResult:
-        """Lay out the board."""
         yield PanelGrid()
 
     def draw(self) -> None:
-        """Show how things are."""
         board = self.query_one(PanelGrid)
         width, height = board.size
         if not width or not height:
@@ -93,33 +91,27 @@ class Overview(View):
         return found
 
     def on_resize(self) -> None:
-        """Lay everything out anew."""
         self.call_after_refresh(self.dashboard.draw)
 
     def on_panel_grid_chosen(self) -> None:
-        """Open what was clicked twice."""
         self.app.call_later(self.open_row)
 
     @action("open", "Go to the screen that shows more of this", "enter", label="open")
     async def open_row(self) -> None:
-        """Go to where the row under the cursor leads."""
         entry = self.query_one(PanelGrid).entry
         if entry is not None and entry.leads[0]:
             await self.dashboard.goto(*entry.leads)
 
     @action("next-panel", "Go to the next panel", "tab", label="panel")
     def next_panel(self) -> None:
-        """Move the cursor to the next panel."""
         self.query_one(PanelGrid).move_panel(1)
 
     @action("previous-panel", "Go to the panel before", "shift+tab")
     def previous_panel(self) -> None:
-        """Move the cursor to the panel before."""
         self.query_one(PanelGrid).move_panel(-1)
 
     @action("across", "Go to the other side", "l", keys=("h", "left", "right"))
     def go_across(self) -> None:
-        """Move the cursor to the other column."""
         self.query_one(PanelGrid).move_across()
 
     @property

@@ -76,7 +76,6 @@ class PublishForm(Widget):
         self._last_field = "subject"
 
     def compose(self) -> ComposeResult:
-        """Lay out the fields, the body, and the area for the result."""
         from textual.widgets import TextArea  # slow to import, and used by no other screen
 
         def subjects() -> list[str]:
@@ -164,17 +163,14 @@ class PublishForm(Widget):
     # Typing
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Report the edit."""
         event.stop()
         self.post_message(self.Changed())
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Go to the next field with enter."""
         event.stop()
         self.screen.focus_next()
 
     def on_text_area_changed(self, event: TextArea.Changed) -> None:
-        """Check the body as it is typed."""
         event.stop()
         self._check()
 
@@ -188,5 +184,4 @@ class PublishForm(Widget):
         return self.field(self._last_field)
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
-        """Remember the field that has the focus."""
         self._last_field = (event.widget.id or "").removeprefix("publish-") or "subject"

@@ -82,7 +82,6 @@ class Reports(View):
         """The name of the column that was last chosen to be drawn as bars."""
 
     def compose(self) -> ComposeResult:
-        """Lay out what is known of the job, the list (or the sections), and the rows."""
         yield Lines(id="report-about")
         with Horizontal():
             yield LiveTable(_LIST, id="report-left")
@@ -105,7 +104,6 @@ class Reports(View):
     # Showing
 
     def draw(self) -> None:
-        """Show the list, or what is open."""
         now = self.store.clock.monotonic()
         if self.store.is_live and now - self._asked_at >= _ASK_SECS:
             self._asked_at = now
@@ -127,22 +125,18 @@ class Reports(View):
         self._came_from_rows = False
 
     def on_live_table_moved(self, event: LiveTable.Moved) -> None:
-        """Show the section that the cursor has come to."""
         if self._date is not None and event.table is self._left:
             self._draw_section()
         elif self._date is not None and event.table is self._rows:
             self._draw_about()
 
     def on_resize(self) -> None:
-        """Lay out anew for another width."""
         self.call_after_refresh(self.draw)
 
     async def on_live_table_chosen(self) -> None:
-        """Open what was double-clicked."""
         self.start(self.open(), doing="opening")
 
     def open_argument(self, argument: str) -> None:
-        """Open the report of a day."""
         self.start(self._open(argument), doing=f"opening the report of {clean(argument)}")
 
     async def _ask(self) -> None:
@@ -264,7 +258,6 @@ class Reports(View):
 
     @action("open", "Open the report; in it, go to the row's traces, or show all of the row", "enter", label="open")
     async def open(self) -> None:
-        """Open what the cursor is on."""
         if self._date is None:
             if self._left.key is not None:
                 await self._open(self._left.key)
@@ -281,7 +274,6 @@ class Reports(View):
 
     @action("back", "Go back: from the rows to the sections, from a report to the list", "escape", label="back")
     def go_back(self) -> None:
-        """Go back one step."""
         if self._date is None:
             return
         if self._rows.has_focus:
@@ -296,7 +288,6 @@ class Reports(View):
 
     @action("row", "Show all of the row", "v", label="whole row")
     def show_row(self) -> None:
-        """Show a row as it came, with what its cells have no room for."""
         if (chosen := self._chosen_row()) is not None:
             section, at = chosen
             lines = [line(text) for text in excerpt(section.sources[at])]
@@ -304,7 +295,6 @@ class Reports(View):
 
     @action("chart", "Draw another column as bars", "c", label="bars")
     def draw_another(self) -> None:
-        """DraftPicker the next numeric column."""
         if (section := self._section) is not None and (now := self._chart(section)) is not None:
             drawn = sorted(section.shares)
             self._drawn = section.columns[drawn[(drawn.index(now) + 1) % len(drawn)]]
@@ -320,7 +310,6 @@ class Reports(View):
 
     @action("run-report", "Make the nightly report now", "N", changes=True, label="run now")
     async def run(self) -> None:
-        """Run the job; what it has made is shown once it has ended."""
         job = self.store.state.jobs.get(REPORT_JOB) or next(
             (one for one in await self.client.jobs() if one.name == REPORT_JOB), None
         )
@@ -331,7 +320,6 @@ class Reports(View):
 
     @action("cancel-report", "Break off the report that is being made", "C", changes=True, label="cancel")
     async def cancel(self) -> None:
-        """Break off the run; the reports there are stay as they are."""
         if (job := self.store.state.jobs.get(REPORT_JOB)) is not None:
             await cancel_run(self, job)
 
@@ -343,7 +331,6 @@ class Reports(View):
 
     @action("copy", "Copy the row as JSON, or the report's day", "y", label="copy")
     async def copy_row(self) -> None:
-        """Copy what the cursor is on."""
         if (chosen := self._chosen_row()) is not None:
             section, at = chosen
             self.dashboard.copy(await asyncio.to_thread(_json, section.sources[at]), "the row")
@@ -352,7 +339,6 @@ class Reports(View):
 
     @action("copy-command", "Copy the command that shows the report", "Y")
     def copy_command(self) -> None:
-        """Copy a command line."""
         date = self._date or self._left.key
         if date is not None:
             self.dashboard.copy(f"relay report show {shlex.quote(date)}", "the command")

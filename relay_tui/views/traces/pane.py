@@ -38,7 +38,6 @@ class TracePane(Widget):
         self._columns: object = None
 
     def compose(self) -> ComposeResult:
-        """Lay out the waterfall and the detail of one span."""
         yield LiveTable(())
         yield Lines()
 
@@ -83,7 +82,6 @@ class TracePane(Widget):
         self._stack.clear()
 
     def draw(self) -> None:
-        """Draw the conversation."""
         if self.trace is None:
             return
         rows = SpanRows(self.trace.waterfall, self.table.size.width or self.app.size.width, self._now_ms)
@@ -100,7 +98,6 @@ class TracePane(Widget):
             self.query_one(Lines).show(wrapped(lines, self.app.size.width, _DETAIL_INDENT))
 
     def on_live_table_moved(self, event: LiveTable.Moved) -> None:
-        """Show the span under the cursor."""
         event.stop()
         self._draw_span()
 

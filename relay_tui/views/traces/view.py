@@ -53,7 +53,6 @@ class Traces(View):
         """Counts the traces that were requested, so that a late answer opens nothing."""
 
     def compose(self) -> ComposeResult:
-        """Lay out the list, and the conversation that replaces it."""
         yield Lines(id="trace-note")
         yield LiveTable(COLUMNS, id="trace-messages", follows=True)
         yield TracePane("trace-pane")
@@ -78,7 +77,6 @@ class Traces(View):
             self.dashboard.focus_widget(self.table)
 
     def draw(self) -> None:
-        """Show the list or the conversation, and refresh it."""
         feed, note = self._feed, self._pane.note()
         if self._pane.trace is None:
             empty = "no match: esc clears the search" if feed.text else "no messages yet: publish one with 7"
@@ -108,12 +106,10 @@ class Traces(View):
             self.draw()
 
     def on_live_table_near_end(self, event: LiveTable.NearEnd) -> None:
-        """Load more when the end comes into sight."""
         if event.table is self._messages:
             self._feed.load_more()
 
     def on_live_table_chosen(self, event: LiveTable.Chosen) -> None:
-        """Open the row that was double-clicked."""
         self.open()
 
     def move_to_top(self) -> None:
@@ -167,7 +163,6 @@ class Traces(View):
         "open", "Open the conversation of the message; there, the part that followed from one", "enter", label="open"
     )
     def open(self) -> None:
-        """Open the row under the cursor."""
         trace, span, message_id = self._pane.trace, self._pane.span, self._message_id
         if message_id is None:
             self.dashboard.toast(NOTHING_SELECTED)
@@ -184,7 +179,6 @@ class Traces(View):
 
     @action("back", "Go back from the trace; in the list, clear the search", "escape", label="back")
     def back(self) -> None:
-        """Go back one step."""
         self._wanted += 1
         if self._pane.step_back():
             self.draw()
@@ -196,7 +190,6 @@ class Traces(View):
 
     @action("search", "Search: an id, subject= subject~ from= from~ status= since=10m", "/", label="search")
     def search(self) -> None:
-        """Open the prompt for a search."""
 
         def typed(text: str | None) -> None:
             if text is not None:
@@ -217,7 +210,6 @@ class Traces(View):
 
     @action("parent", "Go to the parent message", "u", label="parent")
     def go_to_parent(self) -> None:
-        """Go to the parent."""
         trace, message_id = self._pane.trace, self._message_id
         if message_id is None:
             self.dashboard.toast(NOTHING_SELECTED)
@@ -238,7 +230,6 @@ class Traces(View):
 
     @action("to-dead-letter", "Go to its dead letter", "d", label="dead letter")
     async def go_to_dead_letter(self) -> None:
-        """Go to the dead letter of the message under the cursor."""
         message_id = self._message_id
         if message_id is None:
             self.dashboard.toast(NOTHING_SELECTED)
@@ -251,7 +242,6 @@ class Traces(View):
 
     @action("copy", "Copy the message's id", "y", label="copy id")
     def copy_id(self) -> None:
-        """Copy the id."""
         if self._message_id is not None:
             self.dashboard.copy(self._message_id, "the message's id")
         else:
@@ -259,7 +249,6 @@ class Traces(View):
 
     @action("copy-command", "Copy the command: relay trace ID", "Y")
     def copy_command(self) -> None:
-        """Copy the command that shows the trace."""
         if self._message_id is not None:
             self.dashboard.copy(f"relay trace {quote(self._message_id)}", "the command")
         else:
