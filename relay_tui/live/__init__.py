@@ -1,4 +1,1 @@
-"""The live picture: one connection to the supervisor, the recent past, and the alerts that follow from both.
-
-Nothing here needs Textual.
-"""
+"""The live state: the connection to the supervisor, the recent history, and the alerts. No Textual."""

@@ -76,14 +76,21 @@ class View(Widget):
 
     def start(self, work: Coroutine[Any, Any, None], *, doing: str) -> None:
         """Run a coroutine in the background; `doing` describes it if it fails."""
-        self.dashboard.start(work, doing=doing)
+        self.dashboard.tasks.start(work, doing=doing)
 
     async def confirm(self, title: str, about: Sequence[str] = (), *, word: str) -> bool:
         """Ask the operator to confirm an action by typing a word."""
         return await self.app.push_screen_wait(Confirm(title, about, word=word)) is not None
 
+    async def goto_selected(self, name: str, argument: str | None) -> None:
+        """Go to a screen for the row under the cursor; the argument is None if there is no such row."""
+        if argument is None:
+            self.dashboard.toast(NOTHING_SELECTED)
+        else:
+            await self.dashboard.goto(name, argument)
+
     def copy_text(self, text: str | None, what: str) -> None:
-        """Copy a text of the row under the cursor; None if there is no such row."""
+        """Copy a text of the row under the cursor; it is None if there is no such row."""
         if text is None:
             self.dashboard.toast(NOTHING_SELECTED)
         else:

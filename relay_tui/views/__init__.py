@@ -1,5 +1,5 @@
 """The screens, a module or a package each; `relay_tui.screens.SCREENS` lists them.
 
-What several of them are made of stands beside them: `states` (marks and words), `facts` (names and values), `excerpt`
-(the beginning of a payload), `wrap` (what is too long for a row), `job_runs` (a run of a job).
+Shared parts: `states` (signs and words of states), `facts` (names with values), `excerpt` (the start of a payload),
+`wrap` (long lines), `job_runs` (running a job).
 """

@@ -22,11 +22,12 @@ from relay_core.messages.dead_letter import count_dead
 from relay_core.messages.replay_plan import ReplayOutcome
 from relay_core.text.sanitize import clean, clean_lines
 from relay_core.text.units import plural, size
+from relay_tui.shell.view import View
 from relay_tui.views.dead_letters import groups, rows, runs
-from relay_tui.views.dead_letters.actions import DeadLetterActions
 from relay_tui.views.dead_letters.groups import group_rows, growth
 from relay_tui.views.dead_letters.letter_list import LetterList
 from relay_tui.views.dead_letters.runs import active_replays, interrupted, run_rows
+from relay_tui.views.dead_letters.selection import MarkedKeys
 from relay_tui.views.wrap import chopped
 from relay_tui.widgets.styled_lines import LAST, Line, Lines, Piece, line, width_of
 from relay_tui.widgets.table import LiveTable
@@ -37,7 +38,7 @@ _SHARE = 4.0
 _MOST_RUNS = 4
 
 
-class DeadLetterTables(DeadLetterActions):
+class DeadLetterTables(View):
     """The tables, and their refresh."""
 
     DEFAULT_CSS = """
@@ -49,6 +50,9 @@ class DeadLetterTables(DeadLetterActions):
 
     def __init__(self) -> None:
         super().__init__()
+        self.marks = MarkedKeys()
+        self.busy_with: str | None = None
+        """The long operation that is running, for the operator."""
         self.letter_list = LetterList(lambda: self.client, self._list_changed)
         self.wanted = ""
         """The filter that was requested last."""
@@ -202,6 +206,11 @@ class DeadLetterTables(DeadLetterActions):
         yield (*facts, (route[: max(width - width_of(facts), 0)], ""))
         for text in clean_lines(letter.reason, 3):
             yield from (line(f" {part}") for part in chopped(text, width))
+
+    def draw_marks(self) -> None:
+        """Show the marks of the list."""
+        self.letters.repaint_changed()
+        self.draw_list()
 
     # The list
 

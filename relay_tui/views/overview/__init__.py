@@ -1,4 +1,4 @@
-"""The overview: `view` puts it together, `board` and `column` paint it with one cursor, `layout` places the panels.
+"""The overview: `panel_grid` paints the panels with one cursor, `layout` places them.
 
-`panels`, `troubles` and `events` say what stands in them, in words of `parts`.
+`traffic_panels`, `problem_panels` and `event_panel` provide their content (`panel_content`).
 """

@@ -23,7 +23,7 @@ from relay_core.text.sanitize import clean, clean_lines
 from relay_tui.shell.actions import action
 from relay_tui.shell.view import View
 from relay_tui.views.publish.draft import Draft, DraftError, budget_of, check_names
-from relay_tui.views.publish.form import LABELS, PublishForm
+from relay_tui.views.publish.form import FIELDS, PublishForm
 from relay_tui.views.publish.outcome import Outcome, explain
 from relay_tui.views.publish.recipients import recipients_line
 from relay_tui.views.publish.saved_drafts import (
@@ -133,7 +133,7 @@ class Publish(View):
                 kind = "text" if draft.as_text else "JSON"
                 raise DraftError(f"the body is not valid {kind}: {checked.problem}", "body")
         except DraftError as error:
-            label = f"{LABELS[error.field]}: " if error.field in LABELS else ""
+            label = f"{FIELDS[error.field][0]}: " if error.field in FIELDS else ""
             self.dashboard.toast(f"{label}{error}", "warning")
             self.dashboard.focus_widget(self._form.field(error.field))
             return

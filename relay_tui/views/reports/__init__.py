@@ -1,4 +1,4 @@
-"""Reports: `view` has list and rows, `layout` fits them to the screen.
+"""Reports: `view` has the list and the open report, `layout` fits tables to the screen.
 
-`sections` turns any report.json into bounded tables, by its shape, `nightly` the one that Spark makes, by its content.
+`nightly` turns Spark's report into sections by its schema, `sections` any other JSON document by its shape.
 """

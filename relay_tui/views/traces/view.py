@@ -13,6 +13,7 @@ from shlex import quote
 
 from textual.app import ComposeResult
 
+from relay_core.messages.delivery import Span, TraceSummary
 from relay_core.messages.ids import is_ulid
 from relay_core.text.sanitize import clean
 from relay_tui.shell.actions import action
@@ -159,6 +160,11 @@ class Traces(View):
         key = self.table.key
         return key.partition("/")[0] if key is not None else None
 
+    @property
+    def _row(self) -> TraceSummary | Span | None:
+        """The message or the span under the cursor."""
+        return self._feed.list.get(self._message_id) if self._pane.trace is None else self._pane.span
+
     @action(
         "open", "Open the conversation of the message; there, the part that followed from one", "enter", label="open"
     )
@@ -210,14 +216,10 @@ class Traces(View):
 
     @action("parent", "Go to the parent message", "u", label="parent")
     def go_to_parent(self) -> None:
-        trace, message_id = self._pane.trace, self._message_id
-        if message_id is None:
-            self.dashboard.toast(NOTHING_SELECTED)
-            return
-        row = self._feed.list.get(message_id) if trace is None else self._pane.span
+        trace, row = self._pane.trace, self._row
         parent = row.parent_id if row is not None else None
-        if parent is None:
-            self.dashboard.toast("this message has no parent")
+        if row is None or parent is None:
+            self.dashboard.toast(NOTHING_SELECTED if row is None else "this message has no parent")
         elif trace is None:
             self._open_message(parent)
         elif trace.root is not None and trace.waterfall.first(parent) is None:
@@ -230,26 +232,16 @@ class Traces(View):
 
     @action("to-dead-letter", "Go to its dead letter", "d", label="dead letter")
     async def go_to_dead_letter(self) -> None:
-        message_id = self._message_id
-        if message_id is None:
-            self.dashboard.toast(NOTHING_SELECTED)
-            return
-        row = self._feed.list.get(message_id) if self._pane.trace is None else self._pane.span
-        if row is not None and row.status in DEAD:
-            await self.dashboard.goto("dead-letters", f"id={message_id}")
-        else:
+        row = self._row
+        if row is not None and row.status not in DEAD:
             self.dashboard.toast("this message is not a dead letter")
+        else:
+            await self.goto_selected("dead-letters", f"id={row.message_id}" if row is not None else None)
 
     @action("copy", "Copy the message's id", "y", label="copy id")
     def copy_id(self) -> None:
-        if self._message_id is not None:
-            self.dashboard.copy(self._message_id, "the message's id")
-        else:
-            self.dashboard.toast(NOTHING_SELECTED)
+        self.copy_text(self._message_id, "the message's id")
 
     @action("copy-command", "Copy the command: relay trace ID", "Y")
     def copy_command(self) -> None:
-        if self._message_id is not None:
-            self.dashboard.copy(f"relay trace {quote(self._message_id)}", "the command")
-        else:
-            self.dashboard.toast(NOTHING_SELECTED)
+        self.copy_text(self._message_id and f"relay trace {quote(self._message_id)}", "the command")
