@@ -24,7 +24,7 @@ from relay_core.messages.operator_views import ConfiguredAdapter, JobState
 from relay_core.protocol.live_state import StateUpdate
 from relay_core.text.sanitize import clean
 from relay_core.text.units import plural
-from relay_tui.live.alerts import Alert, breaker_words, find_alerts
+from relay_tui.live.alerts import breaker_words, find_alerts
 from relay_tui.live.store import Store
 
 OK, ERROR, UNREACHABLE, TIMED_OUT, INTERRUPTED = 0, 1, 3, 5, 130
@@ -81,8 +81,9 @@ def status_lines(store: Store) -> Iterator[str]:
     warnings = [alert for alert in alerts if alert.style != "bad"]
     if alerts:
         yield f"Relay needs attention: {plural(len(bad), 'problem')}, {plural(len(warnings), 'warning')}."
-        yield from _some([f"Problem: {_words(alert)}" for alert in bad], "problems")
-        yield from _some([f"Warning: {_words(alert)}" for alert in warnings], "warnings")
+        for name, found in (("Problem", bad), ("Warning", warnings)):
+            lines = [f"{name}: {alert.text.replace('%', ' percent')}" for alert in found]
+            yield from _some(lines, f"{name.lower()}s")
     else:
         yield "Relay is healthy: nothing needs attention."
     if store.info is not None:
@@ -203,10 +204,6 @@ def _job(job: JobState, now_ms: int) -> str:
         how = "is not scheduled"
     last = "" if job.last is None or job.last.outcome is None else f", last time {job.last.outcome.replace('_', ' ')}"
     return f"Job {clean(job.name)}: {how}{last}."
-
-
-def _words(alert: Alert) -> str:
-    return alert.text.replace("%", " percent")
 
 
 def _some(lines: list[str], what: str) -> Iterator[str]:

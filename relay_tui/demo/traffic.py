@@ -32,7 +32,6 @@ MAILBOXES = (*agents.MAILBOXES, *failing.MAILBOXES, *dead_letters.MAILBOXES)
 """The endpoints of the workloads; all are registered before the first message."""
 
 SEED = 5
-NICE = 5
 _RESTART_SECS = 1.0
 
 logger = logging.getLogger(__name__)
@@ -76,7 +75,7 @@ def main() -> None:
     parser.add_argument("--hooks", type=int, help="a listening socket for webhooks, as a file descriptor")
     given = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
-    os.nice(NICE)
+    os.nice(5)
     listener = socket.socket(fileno=given.hooks) if given.hooks is not None else None
     try:
         asyncio.run(run(given.socket, given.data_dir, listener))

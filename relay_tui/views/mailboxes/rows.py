@@ -60,9 +60,7 @@ def box_row(store: Store, key: str) -> Row:
     if box is None:  # removed since the last sort
         return Row(key, ("–",) * len(BOX_COLUMNS))
     state, style = mailbox_state(box, store.warning_at)
-    history = store.history
-    now = store.now_ms()
-    change, _ = history.depth.change(key, box.depth, _TREND_SECS) if box.depth else (0, 0)
+    change, _ = store.history.depth.change(key, box.depth, _TREND_SECS) if box.depth else (0, 0)
     return Row(
         key,
         (
@@ -71,8 +69,8 @@ def box_row(store: Store, key: str) -> Row:
             (f"{bar(box.pressure, _BAR)} {share_of(box.pressure):4.0%}", style),
             number(box.depth),
             trend_of(change),
-            about((now - box.oldest_at) / 1000) if box.oldest_at is not None else "–",
-            about(history.drained_in(key, box.depth)) if box.depth else "–",
+            about((store.now_ms() - box.oldest_at) / 1000) if box.oldest_at is not None else "–",
+            about(store.history.drained_in(key, box.depth)) if box.depth else "–",
             str(box.claimed),
             (number(box.failed), "bad" if box.failed else ""),
             str(box.consumers),

@@ -92,7 +92,8 @@ class Mailboxes(View):
             self._senders_shown = shown
             self._sender_table.set_rows(self._senders.rows(state.senders, by_count, self._part, now))
         self.query_one("#boxes-title", Lines).show([self._boxes_title(len(boxes))])
-        self.query_one("#senders-title", Lines).show([_senders_title(len(state.senders))])
+        senders_title = line((" Senders ", "title"), (f" {len(state.senders):,}, by messages", "dim"))
+        self.query_one("#senders-title", Lines).show([senders_title])
         if self._awaited is not None and self._box_table.go_to_key(self._awaited):
             self._awaited = None
 
@@ -234,7 +235,3 @@ class Mailboxes(View):
         if await self.confirm(f"Unregister {name}?", ["No more messages are routed to it.", stays], word="unregister"):
             await self.store.act(self.client.unregister_endpoint(box.subject))
             self.dashboard.toast(f"{name} is unregistered; its messages stay")
-
-
-def _senders_title(count: int) -> Line:
-    return line((" Senders ", "title"), (f" {count:,}, by messages", "dim"))
