@@ -15,6 +15,6 @@ To read the code in twenty minutes, follow this order:
 `once.py` prints the state without Textual (``--once``, ``--plain``), `launch.py` starts a supervisor, and `demo/` runs
 a real one with live traffic (``relay-tui --demo``).
 
-Layers, top to bottom: app, once; screens; views; shell; live; demo; launch; widgets; clipboard; user_files. Of
+Layers, top to bottom: app, once; screens; views; shell; live; demo; launch; widgets; user_files. Of
 `relay_core` it may import `client` and below, except `storage`; it never imports the supervisor.
 """

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-from collections.abc import Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -143,7 +142,7 @@ class Dashboard(App[None]):
         self.demo = demo
         os.environ.pop("RELAY_TOKEN", None)  # it belongs to the operator's own supervisor
         self.connect(demo.socket, demo.data_dir)
-        self.start(demo.ready(), doing="Start the demo")
+        self.tasks.start(demo.ready(), doing="starting the demo")
 
     # Navigating
 
@@ -169,7 +168,7 @@ class Dashboard(App[None]):
         return NO_SUPERVISOR if is_alone else self._requested
 
     async def goto(self, name: str, argument: str | None = None) -> None:
-        """Switch to a screen, and open there what the argument names."""
+        """Switch to a screen, and open the object that the argument names."""
         self.prompt.close()
         self._requested = name
         self._draw_frame()
@@ -198,7 +197,6 @@ class Dashboard(App[None]):
             self.draw()
 
     def draw(self) -> None:
-        """Redraw the frame and the current screen."""
         views = self.frame.views
         if views.is_empty or not self.is_running:
             return
@@ -235,7 +233,7 @@ class Dashboard(App[None]):
 
     def copy(self, text: str, what: str) -> None:
         """Send a text to the terminal's clipboard, and save it to a file."""
-        from relay_tui.clipboard import save_copy
+        from relay_tui.user_files import save_copy
 
         self.copy_to_clipboard(text)
         try:
@@ -288,11 +286,9 @@ class Dashboard(App[None]):
         return None if isinstance(self.focused, LineWidget) else self.focused
 
     def on_hints_clicked(self, event: Hints.Clicked) -> None:
-        """Run the action that was clicked."""
         self.call_later(self.do, event.action)
 
     def on_header_clicked(self) -> None:
-        """List the alerts."""
         self.tasks.start_once("alerts", self._global_actions.show_alerts(), doing="alerts")
 
     async def do(self, action: Action, argument: str | None = None) -> None:
@@ -314,10 +310,6 @@ class Dashboard(App[None]):
         result = self.tasks.attempt(lambda: method(argument) if action.argument is not None else method(), action.title)
         if asyncio.iscoroutine(result):
             self.tasks.start_once(action.name, result, doing=action.title)
-
-    def start(self, work: Coroutine[Any, Any, None], *, doing: str) -> None:
-        """Run a coroutine in the background and report its failure."""
-        self.tasks.start(work, doing=doing)
 
 
 def all_actions() -> list[Action]:

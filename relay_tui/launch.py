@@ -1,4 +1,4 @@
-"""Starting a supervisor from the dashboard: a process of its own, which goes on when the dashboard is left."""
+"""Start a supervisor from the dashboard: a separate process that keeps running when the dashboard exits."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from relay_core.text.sanitize import clean
 if TYPE_CHECKING:
     from relay_core.client.client import RelayClient
 
-_LOOK_SECS = 0.1
-_LOOKS = 100
+_POLL_SECS = 0.1
+_POLLS = 100
 _TAIL_BYTES = 8192
 
 
 def start_supervisor(client: RelayClient) -> tuple[int, Path]:
-    """Start a supervisor where the client looks for one; return its process, and where its log is.
+    """Start a supervisor at the client's socket; return its process id and the path of its log.
 
     Raises:
-        OSError: if it cannot be started, or its directory cannot be made.
+        OSError: if it cannot be started, or its directory cannot be created.
     """
     data_dir = client.data_dir
     data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     log = data_dir / "supervisor.log"
     command = [sys.executable, "-m", "relay_supervisor", "run"]
-    # Not by subprocess, which wants to see the end of what it has started.
+    # Not subprocess: it warns about a child process that is still running.
     process = os.posix_spawn(
         sys.executable,
         [*command, "--data-dir", str(data_dir), "--socket", str(client.path)],
@@ -46,13 +46,13 @@ def start_supervisor(client: RelayClient) -> tuple[int, Path]:
 
 
 async def exit_reason(process: int, log: Path, client: RelayClient) -> str | None:
-    """Return the last words of a supervisor that ends before it answers; None once it does, or has had its time."""
-    for _ in range(_LOOKS):
+    """Return the last log line of a supervisor that exits before it responds; None if it responds or times out."""
+    for _ in range(_POLLS):
         if client.connected:
             return None
         if _has_exited(process):
             return _last_line(log)
-        await asyncio.sleep(_LOOK_SECS)
+        await asyncio.sleep(_POLL_SECS)
     return None
 
 
@@ -63,11 +63,11 @@ def _has_exited(process: int) -> bool:
 def _last_line(log: Path) -> str:
     with log.open("rb") as file:
         file.seek(max(os.fstat(file.fileno()).st_size - _TAIL_BYTES, 0))
-        return last_log_line(file.read()) or "it said nothing"
+        return last_log_line(file.read()) or "its log is empty"
 
 
 def last_log_line(log: bytes) -> str:
-    """Return the last line of a log, or what it says if it is JSON: the reason for an end stands there."""
+    """Return the last line of a log, or its `event` if it is JSON: the reason of an exit is there."""
     line = log.decode(errors="replace").strip().rpartition("\n")[2]
     with suppress(ValueError, TypeError, KeyError):
         line = str(json.loads(line)["event"])

@@ -1,33 +1,57 @@
-"""Where the operator's own files are: keys and templates, history, what was copied. None of them is the bus's."""
+"""The operator's files: keys and templates, publish history, the last copied text. The bus does not use them."""
 
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 
 def config_dir() -> Path:
-    """Return where the operator's settings are."""
-    return _place("XDG_CONFIG_HOME", "~/.config")
+    """Return the directory of the operator's settings."""
+    return _user_dir("XDG_CONFIG_HOME", "~/.config")
 
 
 def state_dir() -> Path:
-    """Return where the dashboard keeps what it remembers."""
-    return _place("XDG_STATE_HOME", "~/.local/state")
+    """Return the directory of the dashboard's history."""
+    return _user_dir("XDG_STATE_HOME", "~/.local/state")
 
 
-def runtime_dir() -> Path:
-    """Return where files are that need not last."""
-    return _place("XDG_RUNTIME_DIR", "~/.cache")
+def save_copy(text: str) -> Path:
+    """Save a copied text to a file, since no terminal confirms OSC 52; return the path.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    path = _user_dir("XDG_RUNTIME_DIR", "~/.cache") / "clipboard.txt"
+    write_private(path, text)
+    return path
+
+
+def write_private(path: Path, text: str) -> None:
+    """Replace a file atomically; it is readable by its owner only.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    handle, name = tempfile.mkstemp(dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
+            file.write(text)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
 
 
 def expanded(path: str) -> Path:
-    """Return a path with ``~`` resolved; as it is where nobody has such a home."""
+    """Return a path with ``~`` resolved, or unchanged if that home directory is unknown."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
         return Path(path)
 
 
-def _place(variable: str, otherwise: str) -> Path:
-    return expanded(os.environ.get(variable) or otherwise) / "relay"
+def _user_dir(variable: str, default: str) -> Path:
+    return expanded(os.environ.get(variable) or default) / "relay"

@@ -4,7 +4,7 @@ One process plays all agents, people and services through `RelayClient`. Each nu
 dashboard is the bus's own.
 
 ==================  =====================================  =====================================================
-who                 where                                  what to see
+workload            where                                  what it shows
 ==================  =====================================  =====================================================
 agents              ``relay.desk.*`` ask, ``planner``,     conversations of up to five hops with parents and
                     ``backend``, ``tests``, ``docs``,      children; some loop (`cycle`), or go too far
@@ -32,9 +32,4 @@ hooks               adapters ``status-page``, ``pager``    a webhook that works,
 journal             adapter ``journal``                    a plugin in one Python file
 (none)              adapters ``old-chat``, ``crm``         one disabled, one with an invalid entry
 janitor             the bus itself                         runs jobs, and keeps dead letters and events few
-==================  =====================================  =====================================================
-
-`session` starts and stops the demo; `runner` is the process that cleans up even if the dashboard is killed. `settings`
-writes the operator's files. `traffic` runs the agents, which are in `agents`, `failing`, `dead_letters` and `external`;
-`bus_access` is what they share. May import `launch` and `relay_core.client`; no Textual.
-"""
+==================  =====================================  =============================================="""

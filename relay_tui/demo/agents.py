@@ -1,8 +1,8 @@
-"""The agents that work for people: somebody at a desk asks, agents pass the work on, the answer comes back.
+"""Agents that work on requests: a desk sends one, agents pass the work on, and the reply goes back to the desk.
 
-`ROUTES` is who passes which kind of work on to whom; ``desk`` is wherever the answer is to go. Every message names
-the one that it follows from, so a wish is one conversation, and the bus bounds it: a circle, a chain of more than five
-hops and a wish with few calls left end as dead letters.
+`ROUTES` maps each agent and kind of work to its next targets; ``desk`` is the reply-to address. Every message names its
+parent, so a request is one conversation. Its budget bounds it: a cycle, a chain of more than five hops and a request
+with few calls left end as dead letters.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ROUTES: dict[str, dict[str, tuple[str, ...]]] = {
     "relay.agent.backend": dict.fromkeys(("wish", "circle", "long", "thrifty"), ("relay.agent.tests",)),
     "relay.agent.tests": {
         "wish": ("relay.agent.release",),
-        "circle": ("relay.agent.backend",),  # still red: back to where it came from
+        "circle": ("relay.agent.backend",),  # back to its sender
         "long": ("relay.agent.release",),
     },
     "relay.agent.docs": {"wish": ("desk",), "question": ("desk",)},
@@ -38,25 +38,25 @@ ROUTES: dict[str, dict[str, tuple[str, ...]]] = {
     "relay.agent.changelog": {"long": ("desk",)},
 }
 PACE = {"relay.agent.tests": (0.2, 0.7), "relay.agent.release": (0.1, 0.4)}
-"""Seconds that an agent takes, where it is not quick."""
+"""The seconds that slow agents take."""
 KINDS = {"wish": 12, "question": 9, "circle": 1, "long": 1, "thrifty": 1}
-"""How often each kind of work comes."""
-SAYINGS = {
-    PLANNER: "planned: {}",
-    "relay.agent.backend": "patch is ready for: {}",
-    "relay.agent.tests": "214 passed, 0 failed: {}",
-    "relay.agent.docs": "wrote it down: {}",
-    "relay.agent.release": "released: {}",
-    "relay.agent.changelog": "noted: {}",
+"""The weight of each kind of work."""
+REPLIES = {
+    PLANNER: "planned",
+    "relay.agent.backend": "patch is ready for",
+    "relay.agent.tests": "214 passed, 0 failed",
+    "relay.agent.docs": "documented",
+    "relay.agent.release": "released",
+    "relay.agent.changelog": "noted",
 }
 
 TEAMS = ("relay.team.blue", "relay.team.green", "relay.team.red")
 
 
 async def people(bus: BusAccess) -> None:
-    """Ask for something, all day long."""
+    """Send requests from the desks."""
     number = 1000
-    first = ["wish", "circle", "long", "thrifty", "question"]  # everything can be seen early on
+    first = ["wish", "circle", "long", "thrifty", "question"]  # each kind is seen early
     while True:
         kind = first.pop(0) if first else bus.random.choices(list(KINDS), list(KINDS.values()))[0]
         number += 1
@@ -73,26 +73,26 @@ async def people(bus: BusAccess) -> None:
 
 
 async def agent(subject: str, bus: BusAccess) -> None:
-    """Take work, and pass it on."""
+    """Receive work and pass it on."""
 
     async def work(envelope: Envelope) -> None:
         task: Any = envelope.payload
         if not isinstance(task, dict):
-            raise HandlerError(f"{subject} takes tasks, and this is none")
+            raise HandlerError(f"not a task for {subject}")
         await bus.signal(subject, SignalType.PROGRESS, "working", {"task": task.get("task")})
         await bus.pause(*PACE.get(subject, (0.02, 0.15)))
-        for following in ROUTES[subject].get(str(task.get("kind")), ()):
-            to = envelope.reply_to if following == "desk" else following
+        for target in ROUTES[subject].get(str(task.get("kind")), ()):
+            to = envelope.reply_to if target == "desk" else target
             if to is not None:
-                text = SAYINGS[subject].format(task.get("content"))
-                said = {**task, "content": text.partition(": ")[0] + ": " + text.rpartition(": ")[2]}
-                await bus.publish(to, said, sender=subject, parent_id=envelope.id, reply_to=envelope.reply_to)
+                request = str(task.get("content")).rpartition(": ")[2]
+                reply = {**task, "content": f"{REPLIES[subject]}: {request}"}
+                await bus.publish(to, reply, sender=subject, parent_id=envelope.id, reply_to=envelope.reply_to)
 
     await bus.consume(subject, work)
 
 
 async def desk(subject: str, bus: BusAccess) -> None:
-    """Read one's mail in the pauses of a busy day, and refuse some of it."""
+    """Claim messages from time to time, and fail some of them."""
     read = 0
     while True:
         await bus.pause(3.0, 6.0)
@@ -104,25 +104,25 @@ async def desk(subject: str, bus: BusAccess) -> None:
                     await bus.client.fail(subject, envelope.id, bus.random.choice(REFUSALS))
                 else:
                     await bus.client.complete(subject, envelope.id)
-            except RelayError:  # an operator was faster
+            except RelayError:  # an operator settled it first
                 continue
 
 
 async def announcer(bus: BusAccess) -> None:
-    """Tell all teams at once."""
+    """Publish news to all teams."""
     while True:
         await bus.publish("relay.team.*", {"content": bus.random.choice(NEWS)}, sender=PLANNER)
         await bus.pause(3.0, 5.0)
 
 
 async def team(subject: str, bus: BusAccess) -> None:
-    """Hear what is announced; the red team is out of the office now and then."""
+    """Receive news; the red team fails from time to time."""
 
-    async def hear(envelope: Envelope) -> None:
+    async def read(envelope: Envelope) -> None:
         if subject == "relay.team.red" and bus.is_active(every=20, duration=6):
-            raise HandlerError("everybody is out of the office until Monday")
+            raise HandlerError("out of office until Monday")
 
-    await bus.consume(subject, hear)
+    await bus.consume(subject, read)
 
 
 MAILBOXES = (*ROUTES, *DESKS, *TEAMS)

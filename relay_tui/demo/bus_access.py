@@ -1,8 +1,8 @@
-"""What every member of the cast works with: the bus, its own luck, and the time since the curtain rose.
+"""The bus as a workload of the demo uses it.
 
-1. What the bus refuses is part of the play: `BusAccess.tell` returns None then, and nobody ends for it.
-2. Each member has its own `random.Random`, made of the seed and its name: what one does depends on nobody else.
-3. Time goes in spells: `BusAccess.is_active` is a plain function of the time since the start.
+1. Refusals are part of the demo: `BusAccess.publish` returns None and the workload continues.
+2. Each workload has a `random.Random` seeded with its name, so it does not depend on the others.
+3. Recurring outages are a function of the time since the start (`BusAccess.is_active`).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,38 +23,38 @@ from relay_core.messages.signals import Signal, SignalType
 
 Handle = Callable[[Envelope], Awaitable[None]]
 Workload = Callable[["BusAccess"], Awaitable[None]]
-"""One of the cast: it plays for ever."""
+"""A coroutine function that runs for ever."""
 
 
 class HandlerError(Exception):
-    """A handler cannot do what it was asked; the text is the reason."""
+    """A handler fails a message; the text is the reason."""
 
 
 class BusAccess:
-    """The bus as one member of the cast sees it."""
+    """The bus for one workload."""
 
-    def __init__(self, client: RelayClient, data_dir: Path, seed: int, name: str, began: float) -> None:
+    def __init__(self, client: RelayClient, data_dir: Path, seed: int, name: str, started: float) -> None:
         self.client = client
         self.data_dir = data_dir
         self.clock = SystemClock()
         self.random = random.Random(f"{seed} {name}")
-        self._began = began
+        self._started = started
 
     @property
     def elapsed(self) -> float:
-        """Return the seconds since the curtain rose."""
-        return self.clock.monotonic() - self._began
+        """The seconds since the start."""
+        return self.clock.monotonic() - self._started
 
     def is_active(self, *, every: float, duration: float, first: float = 0.0) -> bool:
-        """Tell whether a spell that comes again and again is on."""
+        """Return True during the first `duration` seconds of every `every` seconds."""
         return self.elapsed >= first and (self.elapsed - first) % every < duration
 
     async def pause(self, least: float, most: float) -> None:
-        """Let some time pass."""
+        """Sleep for a random time."""
         await asyncio.sleep(self.random.uniform(least, most))
 
     async def publish(self, subject: str, payload: Any, *, sender: str, **options: Any) -> PublishResult | None:
-        """Publish, whatever the bus says to it."""
+        """Publish; a refusal is ignored."""
         try:
             return await self.client.publish(subject, payload, sender=sender, **options)
         except RelayError:
@@ -63,16 +64,15 @@ class BusAccess:
         """Send a signal about a subject to itself."""
         timestamp = iso(self.clock.now_ms())
         signal = Signal(type=type, state=state, endpoint_subject=subject, timestamp=timestamp, data=data)
-        try:
+        with suppress(RelayError):
             await self.client.signal(subject, signal)
-        except RelayError:
-            return
 
-    async def consume(self, subject: str, handle: Handle) -> None:
-        """Handle what comes to a subject, for ever; `HandlerError` makes a dead letter of a message."""
+    async def consume(self, subject: str, handle: Handle | None = None) -> None:
+        """Handle the messages of a subject for ever, or only acknowledge them; `HandlerError` makes a dead letter."""
         async with self.client.subscribe(subject) as messages:
             async for envelope in messages:
                 try:
-                    await handle(envelope)
+                    if handle is not None:
+                        await handle(envelope)
                 except HandlerError as error:
                     messages.fail(str(error))

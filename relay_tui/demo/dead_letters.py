@@ -1,4 +1,4 @@
-"""Those whose messages go astray, each in another way: nobody there, too late, torn, hostile, dropped, denied."""
+"""Workloads that make dead letters: no target, expired, malformed, hostile, disconnected, denied."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ULID_DIGITS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
 
 async def lost(bus: BusAccess) -> None:
-    """Write to nobody, or too late."""
+    """Publish without a target, or with an expired TTL."""
     while True:
         text = bus.random.choice((*LETTERS, *HOSTILE))
         await bus.publish(bus.random.choice(UNREACHABLE), {"content": text}, sender="relay.desk.ada")
@@ -34,7 +34,7 @@ async def lost(bus: BusAccess) -> None:
 
 
 async def customers(bus: BusAccess) -> None:
-    """Write letters; some of them are not what they seem."""
+    """Send letters; some of them are hostile."""
     number = 0
     while True:
         number += 1
@@ -45,7 +45,7 @@ async def customers(bus: BusAccess) -> None:
 
 
 async def mailroom(bus: BusAccess) -> None:
-    """Sort letters; of the strange ones it says why it cannot, in their own words."""
+    """Handle letters; fail the hostile ones with their own text in the reason."""
 
     async def sort(envelope: Envelope) -> None:
         text = str(envelope.payload.get("content")) if isinstance(envelope.payload, dict) else ""
@@ -56,7 +56,7 @@ async def mailroom(bus: BusAccess) -> None:
 
 
 async def dropper(bus: BusAccess) -> None:
-    """Drop files into the importer's Maildir, as a program without a client would; torn ones."""
+    """Drop truncated files into the importer's Maildir, as a program without a client would."""
     endpoint = await bus.client.register_endpoint(IMPORTER)
     while True:
         await bus.pause(1.5, 3.0)
@@ -73,32 +73,27 @@ def drop(maildir: Path, name: str, data: bytes) -> None:
 
 
 async def importer(bus: BusAccess) -> None:
-    """Import what comes."""
-
-    async def take(envelope: Envelope) -> None:
-        return
-
-    await bus.consume(IMPORTER, take)
+    """Acknowledge every message."""
+    await bus.consume(IMPORTER)
 
 
 async def laptop(bus: BusAccess) -> None:
-    """Claim a message, and lose the connection before it is done with it."""
+    """Claim a message and disconnect before it is settled."""
     while True:
         await bus.pause(3.0, 5.0)
         picture = {"content": f"please crop {bus.random.choice(PICTURES)}"}
         await bus.publish(LAPTOP, picture, sender="relay.desk.chen")
-        away = RelayClient(bus.client.path, data_dir=bus.data_dir, name="laptop")
-        async with away:
-            await away.claim(LAPTOP)
+        async with RelayClient(bus.client.path, data_dir=bus.data_dir, name="laptop") as client:
+            await client.claim(LAPTOP)
         await bus.pause(30.0, 60.0)
 
 
 async def guest(bus: BusAccess) -> None:
-    """Try what a guest may not."""
+    """Publish to a target that the access rules deny."""
     while True:
         await bus.pause(2.0, 8.0)
-        wish = {"content": f"deploy {bus.random.choice(SERVICES)} from my branch, please"}
-        await bus.publish("relay.agent.deploys", wish, sender="relay.guest.kiosk")
+        request = {"content": f"deploy {bus.random.choice(SERVICES)} from my branch, please"}
+        await bus.publish("relay.agent.deploys", request, sender="relay.guest.kiosk")
 
 
 MAILBOXES = (MAILROOM, IMPORTER, LAPTOP)

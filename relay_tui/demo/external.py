@@ -1,13 +1,14 @@
-"""The world outside: a receiver of webhooks that is down in spells, who writes to it, and the janitor.
+"""A webhook receiver that fails from time to time, the traffic to it, and the janitor.
 
-The janitor bounds what would grow for ever: of each kind of dead letter it keeps some dozens, and of the event
-log some megabytes. It also runs each job once, so that its screen has something to tell.
+The janitor keeps a few dozen dead letters of each kind and a few megabytes of the event log. It also runs each job
+once, so that the screen of jobs is not empty.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 from relay_core.errors import RelayError
@@ -16,9 +17,8 @@ from relay_tui.demo.bus_access import BusAccess, Workload
 from relay_tui.demo.sample_texts import ALERTS, NEWS, SERVICES
 
 LETTERS_MOST = 40
-"""Dead letters of one kind above which the oldest are purged,"""
+"""Above this number, the oldest dead letters of a kind are purged down to `LETTERS_KEPT`."""
 LETTERS_KEPT = 25
-"""down to so many."""
 SEGMENTS_KEPT = 6
 JOBS = ("index", "expire", "purge", "unread", "retention")
 
@@ -26,7 +26,7 @@ _REQUEST_MOST = 64 * 1024
 
 
 async def receive(bus: BusAccess, listener: socket.socket) -> None:
-    """Answer webhooks: 204, but 500 at ``/pager`` while that is down."""
+    """Respond to webhooks with 204, but with 500 at ``/pager`` while that is down."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -39,7 +39,7 @@ async def receive(bus: BusAccess, listener: socket.socket) -> None:
             writer.write(b"HTTP/1.1 " + status + b"\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
             await writer.drain()
         except (OSError, TimeoutError, ValueError, EOFError, asyncio.LimitOverrunError):
-            return  # whoever it was, it spoke no HTTP
+            return  # not HTTP
         finally:
             writer.close()
 
@@ -48,7 +48,7 @@ async def receive(bus: BusAccess, listener: socket.socket) -> None:
 
 
 async def hooks(bus: BusAccess) -> None:
-    """Tell the world outside what is going on."""
+    """Publish to the adapters."""
     while True:
         service = bus.random.choice(SERVICES)
         await bus.publish("relay.hook.status", {"content": f"{service} is up"}, sender="relay.agent.release")
@@ -58,12 +58,10 @@ async def hooks(bus: BusAccess) -> None:
 
 
 async def janitor(bus: BusAccess) -> None:
-    """Run the jobs once, then keep things few."""
+    """Run the jobs once, then purge for ever."""
     for job in JOBS:
-        try:
+        with suppress(RelayError):
             await bus.client.run_job(job)
-        except RelayError:  # an operator's business, not ours
-            continue
     while True:
         for group in await bus.client.dead_letter_groups():
             if group.count > LETTERS_MOST:
@@ -76,7 +74,7 @@ async def janitor(bus: BusAccess) -> None:
 
 
 def sweep_events(data_dir: Path) -> None:
-    """Remove all but the newest of the segments that are complete."""
+    """Remove all but the newest sealed segments."""
     sealed = sorted(data_dir.glob("events/date=*/[!_]*.jsonl"))
     for segment in sealed[:-SEGMENTS_KEPT]:
         segment.unlink(missing_ok=True)

@@ -1,6 +1,6 @@
-"""Those who are in trouble: one fails in spells, one has recovered, one is too slow, one talks too much.
+"""Workloads with problems: recurring failures, a failure that is over, a slow consumer, a sender at its rate limit.
 
-The spells are long enough to be watched and short enough to be waited for; each begins in the first seconds.
+Outages are long enough to watch and short enough to wait for; each starts within the first seconds.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ CRAWLER = "relay.agent.crawler"
 ARCHIVE = "relay.agent.archive"
 VISION = "relay.agent.vision"
 
-WRECKS = 12
-"""Failed deploys that are kept in store for whoever wants to replay them."""
+FAILED_DEPLOYS = 12
+"""Failed deploys that are kept for the operator to replay."""
 REGISTRY_BACK_MS = 1500
-"""A deploy that is older than this finds the registry well: a replay always does."""
+"""A deploy older than this succeeds, so a replay always does."""
 
 
 async def searchers(bus: BusAccess) -> None:
-    """Look for things."""
+    """Send queries."""
     while True:
         query = {"content": bus.random.choice(QUERIES), "limit": bus.random.choice((10, 20, 50))}
         await bus.publish(SEARCH, query, sender="relay.agent.storefront")
@@ -33,7 +33,7 @@ async def searchers(bus: BusAccess) -> None:
 
 
 async def search(bus: BusAccess) -> None:
-    """Fail for a while, until the breaker opens; then be well again."""
+    """Fail until the breaker opens, then recover."""
 
     async def find(envelope: Envelope) -> None:
         if bus.is_active(every=40, duration=9, first=1):
@@ -44,12 +44,12 @@ async def search(bus: BusAccess) -> None:
 
 
 async def deployer(bus: BusAccess) -> None:
-    """Deploy; as long as there are few failed deploys, some of them meet the registry while it is down."""
+    """Send deploys; some of them fail until there are enough failed ones."""
     number = 310
     while True:
         groups = await bus.client.dead_letter_groups()
-        enough = sum(group.count for group in groups if group.endpoint_subject == DEPLOYS) >= WRECKS
-        # Never more than two in a row, so that the breaker stays closed and a replay can begin.
+        enough = sum(group.count for group in groups if group.endpoint_subject == DEPLOYS) >= FAILED_DEPLOYS
+        # At most two failures in a row: the breaker stays closed, and a replay can start.
         for down in (False,) if enough else (True, True, False):
             number += 1
             service = bus.random.choice(SERVICES)
@@ -66,20 +66,20 @@ async def deployer(bus: BusAccess) -> None:
 
 
 async def deploys(bus: BusAccess) -> None:
-    """Take every deploy, but for those that came while the registry was down."""
+    """Handle deploys; fail those that were sent while the registry was down."""
 
     async def deploy(envelope: Envelope) -> None:
-        asked = envelope.payload if isinstance(envelope.payload, dict) else {}
+        request = envelope.payload if isinstance(envelope.payload, dict) else {}
         age = bus.clock.now_ms() - parse_iso(envelope.created_at)
-        if asked.get("registry") == "down" and age < REGISTRY_BACK_MS:
-            raise HandlerError(f"the registry was down: 502 Bad Gateway for {asked.get('image')}")
+        if request.get("registry") == "down" and age < REGISTRY_BACK_MS:
+            raise HandlerError(f"the registry was down: 502 Bad Gateway for {request.get('image')}")
         await bus.pause(0.02, 0.05)
 
     await bus.consume(DEPLOYS, deploy)
 
 
 async def builds(bus: BusAccess) -> None:
-    """Send reviews in waves, more than can be read in time; some are worth something for seconds only."""
+    """Send reviews in waves, faster than they are handled; some with a short TTL."""
     number = 8800
     while True:
         number += 1
@@ -94,7 +94,7 @@ async def builds(bus: BusAccess) -> None:
 
 
 async def reviewer(bus: BusAccess) -> None:
-    """Read slowly."""
+    """Handle reviews slowly."""
 
     async def read(envelope: Envelope) -> None:
         await bus.pause(0.3, 0.6)
@@ -103,7 +103,7 @@ async def reviewer(bus: BusAccess) -> None:
 
 
 async def crawler(bus: BusAccess) -> None:
-    """Report pages, in spells more of them than the limit allows."""
+    """Send pages, from time to time faster than the rate limit allows."""
     while True:
         page = {"content": f"crawled {bus.random.choice(PAGES)}", "bytes": bus.random.randint(2_000, 90_000)}
         await bus.publish(ARCHIVE, page, sender=CRAWLER)
@@ -111,12 +111,8 @@ async def crawler(bus: BusAccess) -> None:
 
 
 async def archive(bus: BusAccess) -> None:
-    """Take everything at once."""
-
-    async def keep(envelope: Envelope) -> None:
-        return
-
-    await bus.consume(ARCHIVE, keep)
+    """Acknowledge every message."""
+    await bus.consume(ARCHIVE)
 
 
 async def pictures(bus: BusAccess) -> None:
@@ -131,7 +127,7 @@ async def pictures(bus: BusAccess) -> None:
 
 
 async def vision(bus: BusAccess) -> None:
-    """Look at pictures; a huge one takes longer than a handler may."""
+    """Handle pictures; a huge one exceeds the handler timeout."""
 
     async def look(envelope: Envelope) -> None:
         huge = isinstance(envelope.payload, dict) and envelope.payload.get("megapixels") == 240

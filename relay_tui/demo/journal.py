@@ -1,7 +1,7 @@
-"""An adapter in one file, as an operator would write it: what is sent to ``relay.note.ID`` is a line in a text file.
+"""An adapter in one file, as an operator would write it: a message to ``relay.note.ID`` becomes a line in a text file.
 
-The demo copies it into its data directory and names it there by its path; the supervisor runs it. The file is begun
-anew when it has grown long.
+The demo copies it into its data directory, where the supervisor loads it by path. The text file is truncated when it
+gets long.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ LONGEST = 64 * 1024
 
 
 class Config(BaseModel):
-    """What adapters.json says of it."""
+    """Its settings in adapters.json."""
 
     file: Path
 
 
 class Journal:
-    """Write messages down."""
+    """Appends messages to a file."""
 
     config_model = Config
 
@@ -33,16 +33,16 @@ class Journal:
         self._file = config.file
 
     async def start(self, context: AdapterContext) -> None:
-        """Be ready to write."""
+        """Create the file."""
         self._file.touch()
         self.status = AdapterStatus("connected", f"writes to {self._file.name}")
 
     async def stop(self) -> None:
-        """Write no more."""
+        """Disconnect."""
         self.status = AdapterStatus("disconnected")
 
     async def deliver(self, envelope: Envelope, context: DeliveryContext) -> DeliveryResult:
-        """Write one line."""
+        """Append a line."""
         text = envelope.payload["content"] if isinstance(envelope.payload, dict) else envelope.payload
         with self._file.open("w" if self._file.stat().st_size > LONGEST else "a") as file:
             file.write(f"{envelope.created_at} {envelope.sender} {text!r}\n")

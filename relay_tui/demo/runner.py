@@ -1,14 +1,14 @@
-"""The process that keeps the demo: it starts the supervisor and the traffic, and leaves nothing behind.
+"""The process that runs the demo: it starts the supervisor and the traffic, and cleans up.
 
-1. It lives as long as its standard input, of which the dashboard has the other end: however the dashboard goes,
-   by its own will, Ctrl+C, SIGTERM, SIGHUP or SIGKILL, the end of file is seen here. SIGTERM ends it, too.
-2. At the end both processes are told to stop (SIGTERM), killed if they do not, and the directory is removed.
-   It is made here as well, so that there is never a directory without somebody to remove it.
-3. A process that ends by itself is started again: an operator may stop the supervisor to see what the
-   dashboard makes of it. But one that never came up is not: its log goes to stderr, and the exit code is 1.
-4. The traffic is started when the supervisor has its socket: until then they would only slow each other down.
+1. It runs until its standard input ends. The dashboard holds the other end, so however the dashboard exits, SIGKILL
+   included, this process notices. SIGTERM ends it too.
+2. At the end both processes get SIGTERM, then SIGKILL if they do not stop, and the directory is removed. The directory
+   is created here as well, so that it never exists without a process that removes it.
+3. A process that exits is restarted: an operator may stop the supervisor to see the dashboard react. A supervisor that
+   never started is not: its log goes to stderr, and the exit code is 1.
+4. The traffic starts when the socket exists; earlier, it would only slow down the supervisor.
 
-Only the standard library is imported, so that it is there at once.
+Only the standard library is imported, for a fast start.
 """
 
 from __future__ import annotations
@@ -24,19 +24,16 @@ from pathlib import Path
 
 from relay_tui.demo.settings import write_settings
 
-LOOK_SECS = 0.03
-"""How often it is looked whether the supervisor has come up."""
-AGAIN_SECS = 1.0
-"""The pause before a process is started again."""
-END_SECS = 4.0
-"""How long a process may take to stop."""
+POLL_SECS = 0.03
+RESTART_SECS = 1.0
+STOP_SECS = 4.0
 LOG_KEPT = 4000
-"""As much of a log as fits into a pipe that nobody reads from yet."""
-TOLD = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+"""The bytes of a log that fit into a pipe without a reader."""
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
 class DemoRunner:
-    """The demo's two processes, and their directory."""
+    """The two processes of the demo, and their directory."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -45,10 +42,10 @@ class DemoRunner:
         self._hooks = socket.create_server(("127.0.0.1", 0))
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._arguments: dict[str, tuple[str, ...]] = {}
-        """What each was started with, by its module."""
+        """By module."""
 
-    def keep(self) -> int:
-        """Run until standard input ends, and return the exit code."""
+    def run(self) -> int:
+        """Run until standard input ends; return the exit code."""
         self._directory.mkdir(mode=0o700)
         try:
             write_settings(self._directory, self._data_dir, self._hooks.getsockname()[1])
@@ -57,13 +54,13 @@ class DemoRunner:
                 if self._children["relay_supervisor"].poll() is not None:
                     sys.stderr.write((self._directory / "relay_supervisor.log").read_text(errors="replace")[-LOG_KEPT:])
                     return 1
-                if is_over(LOOK_SECS):
+                if is_over(POLL_SECS):
                     return 0
             self._start("relay_tui.demo.traffic", "--hooks", str(self._hooks.fileno()))
             self._watch()
             return 0
         finally:
-            self._end()
+            self._stop()
             shutil.rmtree(self._directory, ignore_errors=True)
 
     def _start(self, module: str, *arguments: str) -> None:
@@ -80,33 +77,33 @@ class DemoRunner:
             )
 
     def _watch(self) -> None:
-        while not is_over(AGAIN_SECS):
+        while not is_over(RESTART_SECS):
             for module, child in list(self._children.items()):
                 if child.poll() is not None:
                     self._start(module, *self._arguments[module])
 
-    def _end(self) -> None:
-        for child in reversed(self._children.values()):  # the supervisor last: it waits for what others have in hand
+    def _stop(self) -> None:
+        for child in reversed(self._children.values()):  # the supervisor last: it waits for in-flight messages
             child.terminate()
             try:
-                child.wait(END_SECS)
+                child.wait(STOP_SECS)
             except subprocess.TimeoutExpired:
                 os.killpg(child.pid, signal.SIGKILL)
                 child.wait()
 
 
 def is_over(patience: float) -> bool:
-    """Wait a moment, and tell whether standard input has ended."""
+    """Wait up to `patience` seconds; return True if standard input has ended."""
     readable, _, _ = select.select([0], [], [], patience)
     return bool(readable)
 
 
 def main() -> int:
-    """Keep the demo in the directory that is named."""
-    for number in TOLD:
-        # As if the dashboard had gone: standard input becomes a file that ends at once.
+    """Run the demo in the directory of the first argument."""
+    for number in STOP_SIGNALS:
+        # As if the dashboard had exited: standard input becomes an empty file.
         signal.signal(number, lambda *_: os.dup2(os.open(os.devnull, os.O_RDONLY), 0))
-    return DemoRunner(Path(sys.argv[1])).keep()
+    return DemoRunner(Path(sys.argv[1])).run()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the cast says. Plain texts, apart from `HOSTILE`: what strangers send, and a dashboard has to take."""
+"""The texts of the demo's messages. `HOSTILE` has what an attacker might send to a dashboard."""
 
 from __future__ import annotations
 

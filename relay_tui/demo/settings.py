@@ -1,6 +1,6 @@
-"""The operator's files of the demo: limits that are soon reached, one rule, five adapters.
+"""The configuration of the demo: low limits, one access rule, five adapters.
 
-Only the standard library is imported here: the keeper writes these files before anything else can start.
+Only the standard library is imported here: the runner writes these files before anything else can start.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FULL = 40
 HANDLER_TIMEOUT_SECS = 2.5
 
 CONFIG: dict[str, Any] = {
-    "durability": "os",  # what survives a power loss is of no use in a temporary directory
+    "durability": "os",  # fsync is of no use in a temporary directory
     "reliability": {
         "rateLimit": {
             "windowSecs": 15,
@@ -27,7 +27,7 @@ CONFIG: dict[str, Any] = {
         "backpressure": {"maxMailboxSize": FULL, "pressureWarningAt": 0.6},
     },
     "dispatch": {"handlerTimeoutMs": int(HANDLER_TIMEOUT_SECS * 1000)},
-    # It may run for days: what is kept for minutes cannot fill a disk.
+    # The demo may run for days: short retention keeps the disk from filling up.
     "retention": {"traceMs": 15 * 60_000, "deadLetterMs": 60 * 60_000, "eventDays": 1},
     "events": {"maxSegmentBytes": 4 * 1024 * 1024},
     "limits": {"dedupeEntries": 2000},
@@ -45,13 +45,13 @@ RULES = [{"from": "relay.guest.>", "to": "relay.agent.deploys", "action": "deny"
 
 
 def write_settings(directory: Path, data_dir: Path, hook_port: int) -> None:
-    """Write everything that a supervisor finds when it starts."""
+    """Write the files that the supervisor reads at startup."""
     data_dir.mkdir(mode=0o700)
     journal = directory / "journal.txt"
     secret = data_dir / "webhook.secret"
     secret.touch(mode=0o600)
     secret.write_text(f"demo-{secrets.token_hex(16)}")
-    # A copy: the supervisor runs no plugin that others could write to, and an installed one may be.
+    # A copy: the supervisor rejects a plugin that other users can write to, and an installed one may be.
     plugin = data_dir / "journal.py"
     shutil.copyfile(Path(__file__).with_name("journal.py"), plugin)
     plugin.chmod(0o600)
@@ -66,7 +66,7 @@ def _adapters(port: int, journal: Path) -> list[dict[str, Any]]:
         {"id": "pager", "type": "webhook", "config": {"outbound": _hook(port, "pager")}},
         {"id": "journal", "path": "journal.py", "config": {"file": str(journal)}},
         {"id": "old-chat", "type": "webhook", "enabled": False, "config": {"outbound": _hook(port, "chat")}},
-        {  # what an operator forgets first: http must be allowed
+        {  # a common mistake: http must be allowed
             "id": "crm",
             "type": "webhook",
             "config": {"outbound": {**_hook(port, "crm"), "allowHttp": False}},

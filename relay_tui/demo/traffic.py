@@ -1,9 +1,8 @@
-"""The cast of the demo, in one process: ``python -m relay_tui.demo.traffic --socket S --data-dir D --hooks FD``.
+"""The workloads of the demo, in one process: ``python -m relay_tui.demo.traffic --socket S --data-dir D --hooks FD``.
 
 1. `ALL_WORKLOADS` lists the workloads. Each is one small coroutine that never ends; all share one `RelayClient`.
-2. A workload that fails (the supervisor was restarted, an operator removed an endpoint) is logged and restarted after
-   a moment.
-3. SIGTERM ends it. Everybody else on the machine goes first (nice).
+2. A workload that fails (the supervisor was restarted, an operator removed an endpoint) is logged and restarted.
+3. SIGTERM ends it. It runs at a low priority.
 """
 
 from __future__ import annotations
@@ -29,62 +28,54 @@ ALL_WORKLOADS: dict[str, Workload] = {
     **dead_letters.WORKLOADS,
     **external.WORKLOADS,
 }
-"""Everybody, by name."""
-
 MAILBOXES = (*agents.MAILBOXES, *failing.MAILBOXES, *dead_letters.MAILBOXES)
-"""Where they receive. All are there before the first word is said."""
+"""The endpoints of the workloads; all are registered before the first message."""
 
 SEED = 5
-NICE = 5
-_AGAIN_SECS = 1.0
+_RESTART_SECS = 1.0
 
 logger = logging.getLogger(__name__)
 
 
-async def perform(name: str, member: Workload, bus: BusAccess) -> None:
-    """Let a member play for ever."""
+async def run_for_ever(name: str, workload: Workload, bus: BusAccess) -> None:
+    """Run a workload, and restart it when it fails."""
     while True:
         try:
-            await member(bus)
+            await workload(bus)
         except RelayError as error:
             logger.warning("%s: %s", name, error)
         except Exception:
-            logger.exception("%s stumbled", name)
-        await asyncio.sleep(_AGAIN_SECS)
-
-
-async def play(path: Path, data_dir: Path, listener: socket.socket | None) -> None:
-    """Play until cancelled."""
-    cast = dict(ALL_WORKLOADS)
-    if listener is not None:
-        cast["receiver"] = partial(external.receive, listener=listener)
-    async with RelayClient(path, data_dir=data_dir, name="demo") as client, asyncio.TaskGroup() as group:
-        for mailbox in MAILBOXES:
-            await client.register_endpoint(mailbox)
-        began = SystemClock().monotonic()
-        for name, member in cast.items():
-            group.create_task(perform(name, member, BusAccess(client, data_dir, SEED, name, began)), name=name)
+            logger.exception("%s failed", name)
+        await asyncio.sleep(_RESTART_SECS)
 
 
 async def run(path: Path, data_dir: Path, listener: socket.socket | None) -> None:
-    """Play until SIGTERM."""
-    loop = asyncio.get_running_loop()
+    """Run all workloads until SIGTERM."""
     task = asyncio.current_task()
     assert task is not None
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, task.cancel)
-    await play(path, data_dir, listener)
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    workloads = dict(ALL_WORKLOADS)
+    if listener is not None:
+        workloads["receiver"] = partial(external.receive, listener=listener)
+    async with RelayClient(path, data_dir=data_dir, name="demo") as client, asyncio.TaskGroup() as group:
+        for mailbox in MAILBOXES:
+            await client.register_endpoint(mailbox)
+        started = SystemClock().monotonic()
+        for name, workload in workloads.items():
+            bus = BusAccess(client, data_dir, SEED, name, started)
+            group.create_task(run_for_ever(name, workload, bus), name=name)
 
 
 def main() -> None:
-    """Play."""
-    parser = argparse.ArgumentParser(description="Play the demo's traffic on a running supervisor.")
+    """Run the command."""
+    parser = argparse.ArgumentParser(description="Run the demo's traffic on a running supervisor.")
     parser.add_argument("--socket", type=Path, required=True)
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--hooks", type=int, help="a listening socket for webhooks, as a file descriptor")
     given = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
-    os.nice(NICE)
+    os.nice(5)
     listener = socket.socket(fileno=given.hooks) if given.hooks is not None else None
     try:
         asyncio.run(run(given.socket, given.data_dir, listener))

@@ -1,4 +1,4 @@
-"""What an operator should look at, worst first, each with the screen that shows it. Texts are safe to show."""
+"""Alerts: conditions that need the operator's attention, each with its screen. Their texts are safe to show."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Alert(NamedTuple):
-    """One thing to look at."""
+    """A condition that needs attention."""
 
     style: str
     """`bad` or `warn`."""
@@ -25,7 +25,7 @@ class Alert(NamedTuple):
 
 
 def find_alerts(store: Store) -> list[Alert]:
-    """Return what is wrong, worst first."""
+    """Return the alerts, errors first."""
     return sorted(_alerts(store), key=lambda alert: alert.style != "bad")
 
 
@@ -61,5 +61,5 @@ def _alerts(store: Store) -> Iterator[Alert]:
 
 
 def breaker_words(breaker: LiveBreaker) -> str:
-    """Return how a breaker stands, in words alone."""
+    """Return the state of a breaker in words."""
     return "forced open" if breaker.forced else breaker.state.replace("_", " ").lower()

@@ -1,7 +1,6 @@
-"""What the dashboard remembers of the last minutes, so that a number can be said to grow or to fall.
+"""The last minutes of some counts, sampled once a second while the dashboard is open, to show trends.
 
-The bus tells what is; how it changes is seen from here, once a second, for as long as the dashboard has been open.
-Only what is not empty is remembered, so ten thousand quiet mailboxes cost nothing.
+The bus reports current values only. Zeros are not stored, so ten thousand idle mailboxes cost nothing.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ _DRAIN_SECS = 30.0
 
 
 class TimeSeries:
-    """Counts by key, second by second."""
+    """Counts by key, sampled once a second."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, dict[str, int]]] = deque(maxlen=KEPT_SECS)
 
     def note(self, at: float, counts: dict[str, int]) -> None:
-        """Remember the counts of an instant, at most one a second."""
+        """Add a sample, unless the last one is less than a second old."""
         if self._samples and at < self._samples[-1][0]:
             self._samples.clear()  # the supervisor's clock was set back
         if not self._samples or at - self._samples[-1][0] >= 1.0:
             self._samples.append((at, counts))
 
     def change(self, key: str, now: int, secs: float) -> tuple[int, float]:
-        """Return by how much a count has changed over the last seconds, and over how many it was watched."""
+        """Return the change of a count over the last `secs` seconds, and the seconds that the samples cover."""
         if not self._samples:
             return 0, 0.0
         newest = self._samples[-1][0]
@@ -49,22 +48,22 @@ class TimeSeries:
 
 
 class History:
-    """How mailboxes and dead letters have changed."""
+    """The recent counts of mailboxes and dead letters."""
 
     def __init__(self) -> None:
         self.depth = TimeSeries()
         """By the mailbox's hash."""
         self.dead = TimeSeries()
-        """By ``code/hash``, and all together under an empty key."""
+        """By ``code/hash``; the total has an empty key."""
 
     def note(self, state: LiveState) -> None:
-        """Remember how things are."""
+        """Add a sample of the state."""
         at = state.at / 1000
         self.depth.note(at, {key: box.depth for key, box in state.mailboxes.items() if box.depth})
         dead = {key: group.count for key, group in state.dead_letters.items()}
         self.dead.note(at, {**dead, "": count_dead(state.dead_letters.values())})
 
     def drained_in(self, key: str, depth: int) -> float | None:
-        """Return in how many seconds a mailbox is empty at the pace of the last half minute, if it shrinks."""
+        """Return the seconds until a mailbox is empty at the rate of the last half minute; None if it grows."""
         change, secs = self.depth.change(key, depth, _DRAIN_SECS)
         return depth * secs / -change if change < 0 and depth else None

@@ -1,12 +1,11 @@
-"""What the dashboard knows of the bus: one connection, one live picture, and whether it can be believed.
+"""The dashboard's copy of the live state, and the state of the connection it comes from.
 
-1. The picture is never thrown away: while nobody answers it stays as it was, and `link` says how much it is worth.
-2. `link` is `connecting` until the first answer, `live` while the supervisor answers, `silent` while somebody has the
-   socket and does not answer, `lost` after the connection has gone, `absent` if there never was one.
-3. A lost connection is made again by the client, however long that takes; the store only watches.
-4. What an operator wants done (`act`) is done on the connection that is there, or not at all: it neither waits for
-   another one nor is asked again on it.
-5. Nothing here ends the dashboard: what goes wrong is a text for the operator.
+1. The state is never discarded: without a supervisor it stays as it was, and `connection` tells how current it is.
+2. `connection` is `connecting` until the first response, `live` while the supervisor responds, `silent` while the
+   socket is open without a response, `lost` after a disconnect, `absent` if there never was a connection.
+3. The client reconnects, however long that takes; the store only observes.
+4. An operator's action (`act`) runs on the current connection or not at all: it is neither delayed nor repeated.
+5. No error here ends the dashboard: each becomes a text for the operator.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ ConnectionState = Literal["connecting", "live", "silent", "lost", "absent"]
 
 _PING_SECS = 0.5
 _SILENT_SECS = 0.9
-_AGAIN_SECS = 1.0
+_RETRY_SECS = 1.0
 _FROZEN_SECS = 5.0
-"""Without an update, of which one comes every second at least."""
+"""Without an update; there is at least one a second."""
 _NO_NEWS = {"full", "at"}
 
 
 class Store:
-    """The picture of one supervisor, kept up to date by `run`."""
+    """The state of one supervisor, kept up to date by `run`."""
 
     def __init__(self, client: RelayClient, clock: Clock, on_change: Callable[[], None]) -> None:
         from relay_core.protocol.live_state import LiveState
@@ -52,56 +51,56 @@ class Store:
         self.history = History()
         self.connection: ConnectionState = "connecting"
         self.problem: str | None = None
-        """Why there is no connection, in words."""
+        """Why there is no connection."""
         self.is_refused = False
-        """Whether somebody is there who does not want to talk, or is not the one that was meant."""
+        """Whether the supervisor rejects this client, or serves another data directory."""
         self.lag_ms: float | None = None
-        """How long the supervisor took to answer the last time."""
+        """The response time of the last ping."""
         self.info: ServerInfo | None = None
         self.config: dict[str, Any] = {}
-        self._tell = on_change
+        self._on_change = on_change
         self._answered = self._updated = clock.monotonic()
         self._acts: set[asyncio.Timeout] = set()
-        """Ends what an operator waits for, when it is rescheduled."""
-        client.on_connection = self._connection
+        """The running actions; rescheduling one ends it."""
+        client.on_connection = self._connection_changed
 
     @property
     def socket(self) -> Path:
-        """Where the supervisor is, or should be."""
+        """The supervisor's socket."""
         return self.client.path
 
     @property
     def is_live(self) -> bool:
-        """Whether what is shown is how things are."""
+        """Whether the state is current."""
         return self.connection == "live"
 
     @property
     def warning_at(self) -> float:
-        """The pressure from which senders are warned."""
+        """The pressure at which a mailbox is in warning."""
         found = self.config.get("reliability", {}).get("backpressure", {}).get("pressureWarningAt")
         return float(found) if isinstance(found, int | float) else 0.8
 
     def now_ms(self) -> int:
-        """Return the time that ages are counted from: it stands still with the picture once nobody answers."""
+        """Return the time that ages count from; it stops with the state when the connection is not live."""
         return self.clock.now_ms() if self.is_live else self.state.at or self.clock.now_ms()
 
     def silent_secs(self) -> float:
-        """Return for how long nobody has answered."""
+        """Return the seconds since the last response."""
         return self.clock.monotonic() - self._answered
 
     def not_connected(self) -> str:
-        """Return why nothing can be done, in words."""
-        why = "the supervisor does not answer" if self.connection == "silent" else "the connection is lost"
+        """Return why an action is refused."""
+        why = "the supervisor does not respond" if self.connection == "silent" else "the connection is lost"
         if self.connection in ("connecting", "absent"):
             why = "there is no connection yet" if self.connection == "connecting" else "no supervisor is running"
         return f"not connected: {why}. Nothing was done"
 
     async def act(self, work: Coroutine[Any, Any, T]) -> T:
-        """Have the supervisor do something now, or not at all.
+        """Run an operator's action on the current connection.
 
         Raises:
             SupervisorUnavailable: if there is no connection; with code `outcome_unknown` if it was lost meanwhile.
-            RelayError: what the supervisor raised.
+            RelayError: if the supervisor refuses.
         """
         from relay_core.errors import SupervisorUnavailable
 
@@ -117,7 +116,7 @@ class Store:
             if not limit.expired():
                 raise
             raise SupervisorUnavailable(
-                "the connection was lost before the answer: look whether it was done",
+                "the connection was lost before the response: check whether it was done",
                 socket=str(self.socket),
                 code="outcome_unknown",
             ) from None
@@ -145,42 +144,42 @@ class Store:
             except RelayError as error:
                 self.is_refused = True
                 self._fail(str(error))
-            except Exception as error:  # whatever it is, the dashboard goes on, and says so
+            except Exception as error:
                 logger.exception("the store failed")
                 self._fail(f"{type(error).__name__}: {error}")
-            await asyncio.sleep(_AGAIN_SECS)
+            await asyncio.sleep(_RETRY_SECS)
 
     async def _ping(self) -> None:
-        """Ask again and again whether somebody is there; the first time nobody need be waited for."""
+        """Ping for ever; the first connection is awaited only briefly, so that `absent` shows at once."""
         from relay_core.errors import SupervisorUnavailable
 
         if self.connection == "connecting":
-            with suppress(TimeoutError):  # then it is asked for an answer, and has its time again
+            with suppress(TimeoutError):  # the ping below has its own timeout
                 async with asyncio.timeout(_SILENT_SECS):
                     await self.client.__aenter__()
         while True:
-            asked = self.clock.monotonic()
+            started = self.clock.monotonic()
             try:
                 await self.client.call("server.ping", timeout=_SILENT_SECS)
             except SupervisorUnavailable as error:
                 self._fail(str(error))
             else:
                 self._answered = self.clock.monotonic()
-                self.lag_ms = (self._answered - asked) * 1000
-                await self._learn()
-                stands_still = self.state.at and self._answered - self._updated > _FROZEN_SECS
-                self._say("silent" if stands_still else "live")
+                self.lag_ms = (self._answered - started) * 1000
+                await self._load_info()
+                is_frozen = self.state.at and self._answered - self._updated > _FROZEN_SECS
+                self._set_connection("silent" if is_frozen else "live")
                 await asyncio.sleep(_PING_SECS)
 
     def _fail(self, problem: str) -> None:
         self.problem = problem
         if self.client.trouble is None and not self.is_refused:
-            self._say("silent")  # somebody has the socket
+            self._set_connection("silent")  # the socket is open
         else:
-            self._say("lost" if self.state.at else "absent")
+            self._set_connection("lost" if self.state.at else "absent")
 
-    async def _learn(self) -> None:
-        """Ask which supervisor this is, once for each connection."""
+    async def _load_info(self) -> None:
+        """Load the supervisor's info and configuration, once per connection."""
         if self.info is None:
             self.config = (await self.client.config()).config
             self.info = await self.client.info()
@@ -192,30 +191,30 @@ class Store:
             self.state = state
             self.history.note(state)
             if watch.update is not None and watch.update.model_fields_set - _NO_NEWS:
-                self._on_change()
+                self._report_change()
 
-    def _connection(self, is_made: bool) -> None:
+    def _connection_changed(self, connected: bool) -> None:
         self.info = None
-        if is_made:
+        if connected:
             return
         now = asyncio.get_running_loop().time()
         for limit in self._acts:
             if not limit.expired():
                 limit.reschedule(now)
         if self.state.at:
-            self._say("lost")
+            self._set_connection("lost")
 
-    def _say(self, link: ConnectionState) -> None:
-        if link == "live":
+    def _set_connection(self, connection: ConnectionState) -> None:
+        if connection == "live":
             self.problem = None
             self.is_refused = False
-        if link != self.connection or link != "live":
-            self.connection = link
-            self._on_change()
+        if connection != self.connection or connection != "live":
+            self.connection = connection
+            self._report_change()
 
-    def _on_change(self) -> None:
-        """Tell whoever shows the picture; that it cannot be shown is no reason not to keep it."""
+    def _report_change(self) -> None:
+        """Redraw; a failure to draw must not stop the updates."""
         try:
-            self._tell()
+            self._on_change()
         except Exception:
-            logger.exception("the picture could not be shown")
+            logger.exception("the state could not be drawn")

@@ -102,7 +102,6 @@ class Header(Lines):
         super().__init__([STARTING], ground="bar", id="header")
 
     def on_click(self) -> None:
-        """Report the click."""
         self.post_message(self.Clicked())
 
 
@@ -143,7 +142,6 @@ class Hints(Lines):
         self.show([tuple(pieces)])
 
     def on_click(self, event: events.Click) -> None:
-        """Run the action that was clicked."""
         for begin, end, action in self._spans:
             if begin <= event.x < end:
                 self.post_message(self.Clicked(action))

@@ -42,7 +42,6 @@ class Frame(Screen[None]):
         self._view_class = view_class
 
     def compose(self) -> ComposeResult:
-        """Lay out the frame; views are added when they are first shown."""
         yield Header()
         yield Lines(ground="banner", id="banner")
         yield ViewSwitcher(self._view_class)
@@ -86,7 +85,6 @@ class Frame(Screen[None]):
             paint_now(self, self.query_one(Header))
 
     def on_resize(self, event: events.Resize) -> None:
-        """Show the notice if the terminal is too small."""
         self.set_class(event.size.width < LEAST_WIDTH or event.size.height < LEAST_HEIGHT, "-small")
         self.query_one("#card", Lines).show(
             [

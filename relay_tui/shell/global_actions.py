@@ -29,12 +29,10 @@ class GlobalActions:
 
     @action("quit", "Quit the dashboard; the supervisor keeps running", "q", keys=("ctrl+q",), label="quit")
     def quit(self) -> None:
-        """Exit the application."""
         self._app.exit()
 
     @action("help", "Show the actions of this screen", "?", label="help")
     def show_help(self) -> None:
-        """Show the help of the current screen."""
         from relay_tui.shell.help import help_lines
 
         width = int(self._app.size.width * 0.9) - 6
@@ -44,13 +42,11 @@ class GlobalActions:
 
     @action("pause", "Pause or resume the display", "p", label="pause")
     def pause(self) -> None:
-        """Pause or resume the display."""
         self._host.paused = not self._host.paused
         self._host.draw()
 
     @action("alerts", "List the alerts, and go to the screen of one", "!", label="alerts")
     async def show_alerts(self) -> None:
-        """List the alerts."""
         alerts = list(self._host.alerts)
         rows = [((_SIGNS[alert.style], alert.style), alert.text, (alert.view, "dim")) for alert in alerts]
         columns = [Column("", 1), Column("ALERT"), Column("SCREEN", 12)]
@@ -62,7 +58,6 @@ class GlobalActions:
 
     @action("command", "Type a command", ":", label="command")
     def open_command_line(self) -> None:
-        """Open the prompt for a command."""
         names = sorted({offered.name for offered in self._host.registry.offered(self._host.where)})
         self._host.prompt.open(":", self._run_command, suggestions=names)
 
@@ -83,14 +78,12 @@ class GlobalActions:
 
     @action("palette", "Search all actions", "ctrl+p")
     def open_palette(self) -> None:
-        """Open the command palette."""
         from relay_tui.shell.palette import action_palette
 
         self._app.push_screen(action_palette())
 
     @action("theme", "Change the colours: dark, light, colour-blind, ansi", argument="[name]")
     def change_theme(self, name: str | None) -> None:
-        """Switch to the named theme, or to the next."""
         if self._app.no_color:
             self._host.toast("NO_COLOR is set: there are no colours to change", "warning")
             return
@@ -105,10 +98,8 @@ class GlobalActions:
 
     @action("focus-next", "Focus the next part of the screen", "tab")
     def focus_next(self) -> None:
-        """Focus the next widget."""
         self._app.screen.focus_next()
 
     @action("focus-previous", "Focus the previous part of the screen", "shift+tab")
     def focus_previous(self) -> None:
-        """Focus the previous widget."""
         self._app.screen.focus_previous()

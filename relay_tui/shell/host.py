@@ -5,7 +5,6 @@ Screens depend on this interface instead of on the application, which imports th
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from textual.widget import Widget
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from relay_tui.live.store import Store
     from relay_tui.shell.actions import Action, Registry
     from relay_tui.shell.prompt import Prompt
+    from relay_tui.shell.task_runner import TaskRunner
 
 
 class Host(Protocol):
@@ -33,6 +33,10 @@ class Host(Protocol):
     @property
     def registry(self) -> Registry:
         """All actions."""
+
+    @property
+    def tasks(self) -> TaskRunner:
+        """The background tasks."""
 
     @property
     def prompt(self) -> Prompt:
@@ -54,9 +58,6 @@ class Host(Protocol):
 
     def focus_widget(self, widget: Widget | None) -> None:
         """Focus a widget of the current screen, even while a dialog is open."""
-
-    def start(self, work: Coroutine[Any, Any, None], *, doing: str) -> None:
-        """Run a coroutine in the background and report its failure."""
 
     def toast(self, text: str, severity: str = "information") -> None:
         """Show a short notification."""

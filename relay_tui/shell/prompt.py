@@ -33,7 +33,6 @@ class Prompt(Horizontal):
         self._back = 0
 
     def compose(self) -> ComposeResult:
-        """Lay out the sign and the field."""
         yield Static("", id="sign", markup=False)
         yield Input(id="typed", compact=True)
 
@@ -63,13 +62,11 @@ class Prompt(Horizontal):
         self.screen.set_focus(field)  # immediately: the next key may already be in the queue
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Report the text so far."""
         event.stop()
         if self._typed is not None:
             self._typed(event.value)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Pass on the text."""
         event.stop()
         known = self._history.setdefault(self._sign, [])
         if event.value and event.value not in known[-1:]:

@@ -67,7 +67,6 @@ class View(Widget):
         """Draw the current state."""
 
     def on_show(self) -> None:
-        """Draw the current state when the view is shown again."""
         self.dashboard.draw()
 
     def open_argument(self, argument: str) -> None:
@@ -77,14 +76,21 @@ class View(Widget):
 
     def start(self, work: Coroutine[Any, Any, None], *, doing: str) -> None:
         """Run a coroutine in the background; `doing` describes it if it fails."""
-        self.dashboard.start(work, doing=doing)
+        self.dashboard.tasks.start(work, doing=doing)
 
     async def confirm(self, title: str, about: Sequence[str] = (), *, word: str) -> bool:
         """Ask the operator to confirm an action by typing a word."""
         return await self.app.push_screen_wait(Confirm(title, about, word=word)) is not None
 
+    async def goto_selected(self, name: str, argument: str | None) -> None:
+        """Go to a screen for the row under the cursor; the argument is None if there is no such row."""
+        if argument is None:
+            self.dashboard.toast(NOTHING_SELECTED)
+        else:
+            await self.dashboard.goto(name, argument)
+
     def copy_text(self, text: str | None, what: str) -> None:
-        """Copy a text of the row under the cursor; None if there is no such row."""
+        """Copy a text of the row under the cursor; it is None if there is no such row."""
         if text is None:
             self.dashboard.toast(NOTHING_SELECTED)
         else:
@@ -112,32 +118,26 @@ class View(Widget):
 
     @action("down", "Move down", "j", keys=("down",))
     def move_down(self) -> None:
-        """Move the cursor down."""
         self._move(1)
 
     @action("up", "Move up", "k", keys=("up",))
     def move_up(self) -> None:
-        """Move the cursor up."""
         self._move(-1)
 
     @action("page-down", "Move down by a screen", "ctrl+f", keys=("pagedown",))
     def move_page_down(self) -> None:
-        """Move the cursor down by a screen."""
         self._move(max(self.area.height - 4, 1))
 
     @action("page-up", "Move up by a screen", "ctrl+b", keys=("pageup",))
     def move_page_up(self) -> None:
-        """Move the cursor up by a screen."""
         self._move(-max(self.area.height - 4, 1))
 
     @action("top", "Go to the first row", "g", keys=("home",))
     def move_to_top(self) -> None:
-        """Move the cursor to the first row."""
         if (widget := self.scrolled) is not None:
             widget.go_to(0)
 
     @action("bottom", "Go to the last row", "G", keys=("end",))
     def move_to_bottom(self) -> None:
-        """Move the cursor to the last row."""
         if (widget := self.scrolled) is not None:
             widget.go_to(LAST)

@@ -1,4 +1,4 @@
-"""Breakers: which targets are left alone, for how long they have been, and what may be done about it."""
+"""Breakers: their states, history and next probes, and the actions that reset or force one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from relay_core.text.units import about, clock_time, time_until
 from relay_tui.shell.actions import action
 from relay_tui.shell.view import View
 from relay_tui.views.states import CIRCUITS, breaker_state
-from relay_tui.widgets.dialogs import Ask, Confirm
+from relay_tui.widgets.dialogs import Ask
 from relay_tui.widgets.styled_lines import Line, Lines, line
 from relay_tui.widgets.table import Column, LiveTable, Row
 
@@ -20,17 +20,16 @@ _ORDER = {"OPEN": 0, "HALF_OPEN": 1, "CLOSED": 2}
 
 
 class Breakers(View):
-    """Every breaker, those that are not closed first."""
+    """All breakers, those that are not closed first."""
 
     NAME = "breakers"
     HELP = (
-        "A target that keeps failing is left alone (open), then tried again with care (half-open). "
-        "History: newest on the right."
+        "After repeated failures a breaker opens and nothing is delivered to its target; then probes test it "
+        "(half-open). History: newest on the right."
     )
     DEFAULT_CSS = "#breaker-detail { height: 9; }"
 
     def compose(self) -> ComposeResult:
-        """Lay out the table, and what is known of the breaker under the cursor."""
         yield LiveTable(
             [
                 Column("STATE", 13),
@@ -40,32 +39,27 @@ class Breakers(View):
                 Column("IN STATE", 8, right=True),
                 Column("NEXT PROBE", 10, right=True),
             ],
-            empty="no target has been delivered to yet: publish a message with 7",
+            empty="no deliveries yet: publish a message with 7",
         )
         yield Lines(id="breaker-detail")
 
     def draw(self) -> None:
-        """Show every breaker."""
         breakers = self.store.state.breakers
         order = sorted(breakers, key=lambda key: (_ORDER[breakers[key].state], breakers[key].subject or key))
         self.query_one(LiveTable).set_rows([self._row(key, breakers[key]) for key in order])
         self.query_one(Lines).show(self._detail())
 
     def on_live_table_moved(self) -> None:
-        """Show what is known of the breaker under the cursor."""
         self.query_one(Lines).show(self._detail())
 
     def open_argument(self, argument: str) -> None:
         """Go to a target, by hash or subject."""
-        table = self.query_one(LiveTable)
-        if not table.go_to_key(argument):
-            for key, one in self.store.state.breakers.items():
-                if one.subject == argument:
-                    table.go_to_key(key)
+        subjects = {breaker.subject: key for key, breaker in self.store.state.breakers.items()}
+        self.query_one(LiveTable).go_to_key(subjects.get(argument, argument))
 
     def _row(self, key: str, breaker: LiveBreaker) -> Row:
         since = breaker.transitions[-1].at_ms if breaker.transitions else None
-        history = "".join(CIRCUITS[one.state][0][0] for one in breaker.transitions)
+        history = "".join(CIRCUITS[transition.state][0][0] for transition in breaker.transitions)
         now = self.store.now_ms()
         return Row(
             key,
@@ -86,37 +80,33 @@ class Breakers(View):
             return
         yield line((f" {clean(breaker.subject or str(key))}", "title"), (f"  {key}", "dim"))
         if not breaker.transitions:
-            yield line((" it has been closed since the start", "dim"))
-        for one in reversed(breaker.transitions[-7:]):
-            word, style = CIRCUITS[one.state]
-            yield line((f" {clock_time(one.at_ms)} ", "dim"), (f"{word:12}", style), clean(one.why))
+            yield line((" closed since the start", "dim"))
+        for transition in reversed(breaker.transitions[-7:]):
+            word, style = CIRCUITS[transition.state]
+            yield line((f" {clock_time(transition.at_ms)} ", "dim"), (f"{word:12}", style), clean(transition.why))
 
     def _target(self) -> tuple[str, str] | None:
-        """Return key and name of what the cursor is on, as it is now."""
+        """Return the key and the name of the breaker under the cursor."""
         key = self.query_one(LiveTable).key
         breaker = self.store.state.breakers.get(key or "")
         return (str(key), clean(breaker.subject or str(key))) if breaker is not None else None
 
-    @action("reset", "Close the breaker, and forget its failures", "X", changes=True, label="reset")
+    @action("reset", "Close the breaker and reset its failures", "X", changes=True, label="reset")
     async def reset(self) -> None:
-        """Close the breaker."""
         if (target := self._target()) is None:
             return
         key, name = target
-        if await self.app.push_screen_wait(
-            Confirm(f"Close the breaker of {name}?", ["Deliveries pass again at once."], word="close")
-        ):
+        if await self.confirm(f"Close the breaker of {name}?", ["Deliveries resume at once."], word="close"):
             await self.store.act(self.client.reset_breaker(key, "reset in the dashboard"))
             self.dashboard.toast(f"the breaker of {name} is closed")
 
     @action("force", "Hold the breaker open until it is reset", "F", changes=True, label="force open")
     async def force(self) -> None:
-        """Hold the breaker open."""
         if (target := self._target()) is None:
             return
         key, name = target
         reason = await self.app.push_screen_wait(
-            Ask(f"Hold the breaker of {name} open", ["Nothing is delivered there until it is reset. Why?"])
+            Ask(f"Hold the breaker of {name} open", ["Nothing is delivered to it until the breaker is reset. Reason?"])
         )
         if reason is not None:
             await self.store.act(self.client.force_breaker(key, "OPEN", reason))

@@ -1,45 +1,53 @@
-"""The beginning of a payload as lines of JSON: as much as somebody reads, for as little time as a key may wait.
+"""The start of a payload as lines of JSON, bounded in size.
 
-1. A payload has up to a mebibyte, and writing one out as JSON takes up to half a second. So it is cut first, by a count
-   of characters that its texts, names and indents share, and only then written.
-2. What was left out is said in a last line. What is shown is JSON, but for the texts and lists that end early.
+1. Formatting a payload of a mebibyte takes up to half a second. So it is cut before it is formatted: its texts, names
+   and indents share a number of characters.
+2. A last line tells if something was left out. Otherwise the lines are valid JSON.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from relay_core.text.sanitize import clean_lines, pretty_json
+from relay_tui.views.wrap import chopped
+from relay_tui.widgets.styled_lines import Line, line
 
 SHOWN = 16_000
 """Characters of a payload that are shown."""
-_DEEPEST = 100
+_MAX_DEPTH = 100
 _LINES = 1000
 _LINE = 20_000
 _SMALL = 8
-"""What a number, a bracket or a comma counts."""
+"""The characters that a number, a bracket or a comma counts as."""
 
 
 def excerpt(payload: Any) -> list[str]:
-    """Return the beginning of a payload as clean lines, the last one saying that it goes on, if it does."""
+    """Return the start of a payload as clean lines; the last one tells if it was cut."""
     cut = _Cut()
     lines = clean_lines(pretty_json(cut.take(payload, 0)), _LINES, _LINE)
-    return [*lines, "… it goes on: this is its beginning"] if cut.is_cut else lines
+    return [*lines, "… cut: only the start is shown"] if cut.is_cut else lines
+
+
+def excerpt_lines(texts: Iterable[str], width: int) -> list[Line]:
+    """Return an excerpt in lines that fit the width."""
+    return [line(f"  {part}") for text in texts for part in chopped(text, max(width - 2, 8))]
 
 
 class _Cut:
-    """What is left of the count, while a payload is gone through."""
+    """Cuts a payload to the number of characters that are left."""
 
     def __init__(self) -> None:
         self._left = SHOWN
         self.is_cut = False
 
     def take(self, value: Any, depth: int) -> Any:
-        """Return as much of a value as there is room for."""
+        """Return the part of a value that fits."""
         self._left -= _SMALL + 2 * depth
         if isinstance(value, str):
             return self._text(value)
-        if depth == _DEEPEST and isinstance(value, dict | list):
+        if depth == _MAX_DEPTH and isinstance(value, dict | list):
             self.is_cut = True
             return "…"
         if isinstance(value, dict):

@@ -1,9 +1,7 @@
-"""One run of a job: begun, followed to its end, broken off, and told in words; for the screens of jobs and of reports.
+"""Start, follow, cancel and describe a run of a job, for the screens of jobs and reports.
 
-1. A run that is asked for goes on in the supervisor; how it goes is seen in the state stream.
-2. Whoever asked is told of its end, whichever screen they look at by then, and may do other things meanwhile. A
-   supervisor that was started anew knows nothing of the run any more, and one that stays away tells nothing: neither
-   is waited for, and that is told.
+1. The run is a task of the supervisor; its progress comes with the state stream.
+2. Its end is reported on any screen; as unknown if the supervisor was restarted or stays away.
 """
 
 from __future__ import annotations
@@ -16,18 +14,17 @@ from relay_core.text.bars import bar
 from relay_core.text.sanitize import clean
 from relay_core.text.units import about, ago, format_duration, number
 from relay_tui.shell.view import View
-from relay_tui.widgets.dialogs import Confirm
 from relay_tui.widgets.styled_lines import Piece
 
-_LOOK_SECS = 0.1
+_POLL_SECS = 0.1
 _AWAY_SECS = 60.0
-"""For how long nobody may answer before a run is not waited for any more."""
+"""How long the supervisor may be away before its outcome counts as unknown."""
 _BAR = 24
 _OUTCOMES: dict[str, Piece] = {
     "ok": ("✓ ok", "ok"),
     "failed": ("✗ failed", "bad"),
     "timed_out": ("✗ timed out", "bad"),
-    "cancelled": ("○ broken off", "warn"),
+    "cancelled": ("○ cancelled", "warn"),
 }
 
 
@@ -37,11 +34,11 @@ async def run_now(
     then: Callable[[], Awaitable[None]] | None = None,
     arguments: JobArguments | None = None,
 ) -> None:
-    """Begin a run, which is followed to its end beside everything else; `then` is done once it has ended."""
+    """Start a run and follow it in the background; `then` is called after it has ended."""
     dashboard, name = view.dashboard, clean(job.name)
     if job.running and job.last is not None:
         since = ago(job.last.started_at, view.store.now_ms())
-        dashboard.toast(f"{name} is under way already: it was begun {since}")
+        dashboard.toast(f"{name} is already running: started {since}")
         return
     started = await view.store.act(view.client.run_job(job.name, wait=False, arguments=arguments))
     dashboard.toast(f"{name} is running")
@@ -49,53 +46,53 @@ async def run_now(
 
 
 async def cancel_run(view: View, job: JobState) -> None:
-    """Break off the run of a job, once the operator has confirmed it."""
+    """Cancel the run of a job after a confirmation."""
     name = clean(job.name)
     if not job.running or job.last is None:
         view.dashboard.toast(f"{name} is not running")
         return
-    words = [f"It was begun {ago(job.last.started_at, view.store.now_ms())}."]
+    about = [f"Started {ago(job.last.started_at, view.store.now_ms())}."]
     if job.last.progress is not None:
-        words.append(f"It has come to {share(job.last.progress)}, {_stage(job.last.progress)}.")
-    words.append("All its processes are ended; what it has finished stays.")
-    if await view.app.push_screen_wait(Confirm(f"Break off the run of {name}?", words, word="cancel")):
+        about.append(f"Progress: {share(job.last.progress)}, {_stage(job.last.progress)}.")
+    about.append("Its processes are stopped; finished results stay.")
+    if await view.confirm(f"Cancel the run of {name}?", about, word="cancel"):
         await view.store.act(view.client.cancel_job(job.name))
-        view.dashboard.toast(f"{name} is being broken off")  # the screen shows when it has been
+        view.dashboard.toast(f"{name} is being cancelled")
 
 
 async def _follow(view: View, job: JobState, started: JobRun, then: Callable[[], Awaitable[None]] | None) -> None:
-    """Tell how a run went, once it has ended."""
+    """Report the outcome of a run when it has ended."""
     dashboard, name = view.dashboard, clean(job.name)
     ended = await _end_of(view, job, started)
     if isinstance(ended, str):
-        dashboard.toast(f"{name}: {ended}; what became of the run is not known", "warning")
+        dashboard.toast(f"{name}: {ended}; the outcome of the run is unknown", "warning")
     elif ended.outcome == "ok":
-        counts = ", ".join(f"{number(count)} {what}" for what, count in ended.counts.items())
-        dashboard.toast(f"{name} has ended well in {took(ended)}{': ' + counts if counts else ''}")
+        counts = ", ".join(f"{number(count)} {unit}" for unit, count in ended.counts.items())
+        dashboard.toast(f"{name} finished in {took(ended)}{': ' + counts if counts else ''}")
     elif ended.outcome == "cancelled":
-        dashboard.toast(f"{name} was broken off after {took(ended)}", "warning")
+        dashboard.toast(f"{name} was cancelled after {took(ended)}", "warning")
     else:
         word = (ended.outcome or "").replace("_", " ")
-        dashboard.toast(f"{name} {word}: {ended.error or 'J shows what it has printed'}", "error")
+        dashboard.toast(f"{name} {word}: {ended.error or 'J shows its output'}", "error")
     if isinstance(ended, JobRun) and then is not None:
         await then()
 
 
 async def _end_of(view: View, before: JobState, started: JobRun) -> JobRun | str:
-    """Return how a run went, once the state says so, whatever is on the screen; or why nobody will tell."""
+    """Return the run when it has ended, or why its outcome is unknown."""
     while view.store.is_live or view.store.silent_secs() < _AWAY_SECS:
         state = view.store.state
         now = state.jobs.get(before.name)
         if now is not None and not now.running and now.last is not None and now.last != before.last:
             return now.last
         if (now is None or (now.last is None and not now.running)) and state.at > started.started_at:
-            return "the supervisor was started anew"
-        await asyncio.sleep(_LOOK_SECS)
-    return "the supervisor stays away"
+            return "the supervisor was restarted"
+        await asyncio.sleep(_POLL_SECS)
+    return "the supervisor does not respond"
 
 
 def outcome(job: JobState, now_ms: int) -> Piece:
-    """Return how a job went last, or how long it has been under way."""
+    """Return the last outcome of a job, or how long it has been running."""
     if job.last is None:
         return ("– not run yet", "dim")
     if job.last.outcome is None:
@@ -104,7 +101,7 @@ def outcome(job: JobState, now_ms: int) -> Piece:
 
 
 def progress(run: JobRun | None, width: int) -> list[Piece]:
-    """Return how far a run has come, as a bar and in words; nothing if it does not say."""
+    """Return the progress of a run as a bar and in words; empty if it reports none."""
     if run is None or run.progress is None:
         return []
     room = max(min(_BAR, width // 4), 8)
@@ -118,8 +115,8 @@ def progress(run: JobRun | None, width: int) -> list[Piece]:
 
 
 def share(progress: JobProgress) -> str:
-    """Return how far a run has come, in percent."""
-    return f"{int(round(progress.done * 100, 6))}%"  # 100 is for what is done
+    """Return the progress of a run in percent."""
+    return f"{int(round(progress.done * 100, 6))}%"  # rounded down: 100% means done
 
 
 def _stage(progress: JobProgress) -> str:
@@ -127,7 +124,7 @@ def _stage(progress: JobProgress) -> str:
 
 
 def took(run: JobRun | None) -> str:
-    """Return how long a run took, once it has ended."""
-    return (
-        format_duration((run.ended_at - run.started_at) / 1000) if run is not None and run.ended_at is not None else "–"
-    )
+    """Return the duration of a run that has ended."""
+    if run is None or run.ended_at is None:
+        return "–"
+    return format_duration((run.ended_at - run.started_at) / 1000)

@@ -1,8 +1,4 @@
-"""Jobs: the scheduled upkeep, when each runs next, how it went last, running one now and breaking off what runs.
-
-What a job has printed comes from a process of its own: it is shown line by line, cleaned. How a run is begun, followed
-and broken off is job_runs.py's part.
-"""
+"""Jobs: the scheduled maintenance, next runs and last outcomes; running and cancelling one (job_runs.py)."""
 
 from __future__ import annotations
 
@@ -25,17 +21,16 @@ _OUTPUT_LINES = 400
 
 
 class Jobs(View):
-    """Every job, in the supervisor's order."""
+    """All jobs, in the supervisor's order."""
 
     NAME = "jobs"
     HELP = (
-        "What the supervisor does by itself again and again. A job runs once at a time; whatever it does wrong ends "
-        "that run and nothing else. tab goes to what the job has printed, to scroll it."
+        "The supervisor's scheduled jobs. A job runs once at a time; an error ends that run and nothing else. "
+        "tab goes to the output of the job, to scroll it."
     )
     DEFAULT_CSS = "Jobs LiveTable { height: 40%; min-height: 8; max-height: 12; } #job-detail { height: 1fr; }"
 
     def compose(self) -> ComposeResult:
-        """Lay out the table, and what is known of the job under the cursor."""
         yield LiveTable(
             [
                 Column("JOB"),
@@ -50,19 +45,16 @@ class Jobs(View):
         yield Output(id="job-detail")
 
     def draw(self) -> None:
-        """Show every job."""
         self.query_one(LiveTable).set_rows([self._row(job) for job in self.store.state.jobs.values()])
         self.query_one(Lines).show(self._detail())
 
     def on_live_table_moved(self) -> None:
-        """Show what is known of the job under the cursor."""
         detail = self.query_one(Lines)
         detail.go_to(0)
         detail.show(self._detail())
 
     def open_argument(self, argument: str) -> None:
-        """Go to a job, by its name."""
-        self.draw()  # it may be looked at for the first time
+        self.draw()  # this may be the first visit
         self.query_one(LiveTable).go_to_key(argument)
 
     def _row(self, job: JobState) -> Row:
@@ -84,32 +76,32 @@ class Jobs(View):
         yield line((f" {clean(job.name)}", "title"), f"  {clean(job.description)}")
         if job.problem is not None:
             yield from long_fact("cannot run", f"✗ {clean(job.problem)}", "bad", self.area.width)
-        yield fact("schedule", clean(job.schedule), ("" if job.enabled else "  switched off: by hand only", "warn"))
+        yield fact("schedule", clean(job.schedule), ("" if job.enabled else "  disabled: manual only", "warn"))
         if job.next_run is not None:
             yield fact("next run", time_until(job.next_run, now), (f"  {date_time(job.next_run)} UTC", "dim"))
         if last is None:
-            yield fact("last run", ("it has not run since the supervisor was started", "dim"))
+            yield fact("last run", ("not run since the supervisor was started", "dim"))
             return
-        yield fact("begun", date_time(last.started_at), (f"  {ago(last.started_at, now)}", "dim"))
+        yield fact("started", date_time(last.started_at), (f"  {ago(last.started_at, now)}", "dim"))
         if last.arguments is not None:
-            yield fact("asked for", " ".join(map(clean, last.arguments.options())))
+            yield fact("arguments", " ".join(map(clean, last.arguments.options())))
         if last.progress is not None:
             yield fact("progress", *progress(last, self.area.width))
         yield fact("outcome", outcome(job, now), f"  took {took(last)}" if last.ended_at is not None else "")
         if last.counts:
-            yield fact("counted", ", ".join(f"{number(count)} {clean(what)}" for what, count in last.counts.items()))
+            yield fact("counted", ", ".join(f"{number(count)} {clean(unit)}" for unit, count in last.counts.items()))
         if last.error:
             yield from long_fact("error", clean(last.error), "bad", self.area.width)
         if last.output:
-            yield line((" what it has printed:", "dim"))
+            yield line((" output:", "dim"))
             for text in clean_lines(last.output, _OUTPUT_LINES):
                 yield line((" │ ", "dim"), text)
 
     def _chosen(self) -> JobState | None:
         return self.store.state.jobs.get(self.query_one(LiveTable).key or "")
 
-    def _meant(self, name: str | None) -> JobState | None:
-        """Return the job that is named, else the one under the cursor; a name that no job has is told."""
+    def _find(self, name: str | None) -> JobState | None:
+        """Return the named job, else the one under the cursor; an unknown name is reported."""
         if name is None:
             return self._chosen()
         if name not in self.store.state.jobs:
@@ -118,43 +110,39 @@ class Jobs(View):
 
     @action("run-job", "Run the job now", "N", changes=True, argument="[name]", label="run now")
     async def run(self, name: str | None) -> None:
-        """Run the job under the cursor, or the one that is named."""
-        if (job := self._meant(name)) is not None:
+        if (job := self._find(name)) is not None:
             await run_now(self, job)
 
-    @action("cancel-job", "Break off the run of the job", "C", changes=True, argument="[name]", label="cancel")
+    @action("cancel-job", "Cancel the run of the job", "C", changes=True, argument="[name]", label="cancel")
     async def cancel(self, name: str | None) -> None:
-        """Break off the run of the job under the cursor, or of the one that is named."""
-        if (job := self._meant(name)) is not None:
+        if (job := self._find(name)) is not None:
             await cancel_run(self, job)
 
-    @action("copy", "Copy what the job has said last: its error, or what it has printed", "y", label="copy")
+    @action("copy", "Copy the last error and output of the job", "y", label="copy")
     def copy_output(self) -> None:
-        """Copy error and output."""
         job = self._chosen()
-        said = [part for part in (job.last.error, job.last.output) if part] if job is not None and job.last else []
-        if said:
-            self.dashboard.copy("\n".join(said), "what the job said")
+        parts = [job.last.error, job.last.output] if job is not None and job.last is not None else []
+        if text := "\n".join(filter(None, parts)):
+            self.dashboard.copy(text, "the output")
         else:
-            self.dashboard.toast("the job has said nothing")
+            self.dashboard.toast("the job has no output")
 
     @action("copy-command", "Copy the command that runs the job", "Y")
     def copy_command(self) -> None:
-        """Copy a command line."""
         if (job := self._chosen()) is not None:
             self.dashboard.copy(f"relay jobs run {shlex.quote(job.name)}", "the command")
 
 
 class Output(Lines, can_focus=True):
-    """What a job has printed; the keys that move scroll it while it has the focus."""
+    """The detail of a job, with its output; it can be focused and scrolled."""
 
 
 def _next_run(job: JobState, now_ms: int) -> Piece:
-    """Return when a job runs next, in words."""
+    """Return when a job runs next."""
     if job.running:
         return ("now", "accent")
     if job.problem is not None:
         return ("✗ cannot run", "bad")
     if not job.enabled:
-        return ("– by hand only", "dim")
+        return ("– manual only", "dim")
     return (time_until(job.next_run, now_ms), "")

@@ -1,4 +1,4 @@
-"""No supervisor: what to do when nobody answers. It goes away by itself as soon as somebody does."""
+"""The screen that replaces all others while no supervisor responds."""
 
 from __future__ import annotations
 
@@ -16,40 +16,37 @@ from relay_tui.widgets.styled_lines import BLANK, Line, Lines, line
 
 
 class NoSupervisor(View):
-    """Say that nobody is there, and offer what helps."""
+    """Offers to start a supervisor or a demo."""
 
     NAME = NO_SUPERVISOR
-    HELP = "No supervisor answers on the socket. This screen goes away when one does."
+    HELP = "No supervisor responds on the socket. This screen closes when one does."
 
     def compose(self) -> ComposeResult:
-        """Lay out the text."""
         yield Lines()
 
     def draw(self) -> None:
-        """Show where nobody is, and what may be done."""
         self.query_one(Lines).show(self._lines())
 
     def _lines(self) -> Iterator[Line]:
         yield BLANK
         refused = self.store.is_refused
-        yield line(("  This supervisor cannot be followed" if refused else "  No supervisor is running", "title"))
+        yield line(("  The supervisor rejects this dashboard" if refused else "  No supervisor is running", "title"))
         yield BLANK
-        problem = clean(self.store.problem or f"nobody answers on {self.store.socket}", 2000)
+        problem = clean(self.store.problem or f"no response on {self.store.socket}", 2000)
         for text in wrap(problem, max(self.area.width - 4, 20), break_on_hyphens=False):
             yield line(f"  {text}")
         yield BLANK
         if not self.dashboard.read_only and not refused:
-            yield line(("  S", "mark"), "  start one now, in the background: it goes on when this dashboard is left")
-        yield line(("  D", "mark"), "  look at a demo instead: a supervisor of its own with living traffic")
-        yield line(("  q", "mark"), "  leave")
+            yield line(("  S", "mark"), "  start one in the background; it keeps running when the dashboard exits")
+        yield line(("  D", "mark"), "  open a demo instead: a temporary supervisor with live traffic")
+        yield line(("  q", "mark"), "  quit")
         yield BLANK
-        yield line(("  As soon as a supervisor answers, this goes on by itself.", "dim"))
+        yield line(("  The dashboard continues as soon as a supervisor responds.", "dim"))
 
     @action("start-supervisor", "Start a supervisor in the background", "S", changes=True, label="start one")
     async def start_one(self) -> None:
-        """Start a supervisor that outlives the dashboard."""
         if self.store.is_refused:
-            self.dashboard.toast("somebody has this socket: a second supervisor would not help", "warning")
+            self.dashboard.toast("another supervisor uses this socket: a second one would not start", "warning")
             return
         process, log = start_supervisor(self.client)
         self.dashboard.toast(f"starting; its log is {log}")
@@ -58,7 +55,6 @@ class NoSupervisor(View):
             reason = why.removeprefix("cannot start: ")
             self.dashboard.toast(f"the supervisor did not start: {reason}", "error")
 
-    @action("demo", "Look at a demo: a supervisor of its own with living traffic", "D", label="demo")
+    @action("demo", "Open a demo: a temporary supervisor with live traffic", "D", label="demo")
     def open_demo(self) -> None:
-        """Follow a demo instead."""
         self.dashboard.follow_demo(DemoSession.start())

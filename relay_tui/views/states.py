@@ -1,4 +1,4 @@
-"""States as every screen shows them: a mark and a word, and only then a colour."""
+"""The labels of states: a sign and a word; the colour only repeats them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from relay_core.rules.breaker import CircuitState
 from relay_tui.widgets.styled_lines import Piece
 
 NEAR_LIMIT = 0.8
-"""The share of its limit from which a sender is said to be near it."""
+"""The share of its limit from which a sender is shown as near it."""
 
 CIRCUITS: dict[CircuitState, Piece] = {
     CircuitState.CLOSED: ("● closed", "ok"),
@@ -27,7 +27,7 @@ _MOST_SHARE = 99.99
 
 
 def mailbox_state(box: LiveMailbox, warning_at: float) -> Piece:
-    """Return how full a mailbox is."""
+    """Return the label of a mailbox."""
     if box.degraded:
         return "✗ degraded", "bad"
     if box.pressure >= 1:
@@ -36,19 +36,19 @@ def mailbox_state(box: LiveMailbox, warning_at: float) -> Piece:
 
 
 def sender_state(sender: LiveSender) -> Piece:
-    """Return how a sender stands with its limit."""
+    """Return the label of a sender."""
     if sender.count >= sender.limit:
         return "✗ at limit", "bad"
     return ("▲ near", "warn") if sender.count >= NEAR_LIMIT * sender.limit else ("● ok", "ok")
 
 
 def breaker_state(breaker: LiveBreaker) -> Piece:
-    """Return whether a target is left alone."""
+    """Return the label of a breaker."""
     return ("✗ forced open", "bad") if breaker.forced else CIRCUITS[breaker.state]
 
 
 def adapter_state(adapter: ConfiguredAdapter) -> Piece:
-    """Return whether an adapter is at work."""
+    """Return the label of an adapter."""
     if not adapter.enabled:
         return ("– disabled", "dim")
     if adapter.state is None:
@@ -57,15 +57,15 @@ def adapter_state(adapter: ConfiguredAdapter) -> Piece:
 
 
 def adapter_rank(adapter: ConfiguredAdapter) -> int:
-    """Return how early an adapter should be looked at."""
+    """Return the position of an adapter in lists: those with problems come first."""
     return _WORST_FIRST.index(adapter_state(adapter)[0][0])
 
 
 def trend_of(change: int) -> Piece:
-    """Return an arrow for a count that grows or falls."""
+    """Return an arrow for the change of a count."""
     return ("↑", "warn") if change > 0 else ("↓", "ok") if change < 0 else ("·", "dim")
 
 
 def share_of(value: float) -> float:
-    """Return a share that can be counted with and written in five columns, whatever the bus says."""
+    """Return a share within the bounds of five columns."""
     return min(max(value, 0.0), _MOST_SHARE)

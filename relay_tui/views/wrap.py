@@ -1,4 +1,4 @@
-"""What is too long for a row, over several: styled lines between words, texts wherever the row ends."""
+"""Wrap styled lines between words, and plain texts at any character."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _MOST_ROWS = 12
 
 
 def wrapped(lines: Iterable[Line], width: int, indent: int = 8) -> Iterator[Line]:
-    """Yield lines that fit; what does not goes on below, a little further in."""
-    for one in lines:
-        if width_of(one) <= width or width <= indent + 8:
-            yield one
+    """Yield lines that fit the width; continuations are indented."""
+    for line in lines:
+        if width_of(line) <= width or width <= indent + 8:
+            yield line
         else:
-            yield from _broken(one, width, indent)
+            yield from _broken(line, width, indent)
 
 
 def chopped(text: str, width: int) -> list[str]:
-    """Return a safe text of one line in pieces that fit; nothing of it is lost."""
+    """Return a sanitised text of one line in pieces that fit the width."""
     if text.isascii():
         return [text[at : at + width] for at in range(0, len(text), width)] or [""]
     return chop_cells(text, width) or [""]

@@ -48,7 +48,6 @@ class Dialog(ModalScreen[R]):
         self._hint = hint
 
     def compose(self) -> ComposeResult:
-        """Lay out the dialog."""
         with Vertical():
             yield Static(self._title, classes="title", markup=False)
             for text in self._about:
@@ -57,7 +56,6 @@ class Dialog(ModalScreen[R]):
             yield Static(self._hint, classes="hint", markup=False)
 
     def content(self) -> ComposeResult:
-        """Lay out the part between description and hint."""
         yield from ()
 
     def dismiss(self, result: R | None = None) -> AwaitComplete:
@@ -100,7 +98,6 @@ class Ask(Dialog[str | None]):
         self._initial = initial
 
     def content(self) -> ComposeResult:
-        """Lay out the field."""
         yield Input(self._initial, id="answer")
 
     def problem_of(self, answer: str) -> str | None:
@@ -146,7 +143,6 @@ class Reader(Dialog[None]):
         self._lines = lines
 
     def content(self) -> ComposeResult:
-        """Lay out the lines."""
         yield Lines(self._lines or [line("nothing")])
 
 
@@ -173,7 +169,6 @@ class Picker(Dialog[int | None]):
         self._preview = preview
 
     def content(self) -> ComposeResult:
-        """Lay out the table, and a preview of the row under the cursor."""
         yield LiveTable(self._columns, empty=self._empty)
         if self._preview is not None:
             preview = Lines(id="preview")
@@ -181,23 +176,19 @@ class Picker(Dialog[int | None]):
             yield preview
 
     def on_mount(self) -> None:
-        """Show the rows."""
         table = self.query_one(LiveTable)
         table.set_rows(self._rows)
         table.focus()
 
     def on_live_table_moved(self) -> None:
-        """Show the preview of the row under the cursor."""
         key = self.query_one(LiveTable).key
         if self._preview is not None and key is not None:
             self.query_one("#preview", Lines).show(self._preview(int(key)))
 
     def on_live_table_chosen(self) -> None:
-        """Choose the row that was double-clicked."""
         self.press("enter")
 
     def press(self, key: str) -> None:
-        """Choose with enter."""
         chosen = self.query_one(LiveTable).key
         if key == "enter" and chosen is not None:
             self.dismiss(int(chosen))

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Protocol, TypeAlias, cast
 
 from rich.cells import cell_len, set_cell_size
@@ -19,7 +19,7 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from relay_tui.widgets.theme import Palette
+from relay_tui.widgets.theme import UNDER_CURSOR, Palette
 
 Piece: TypeAlias = tuple[str, str]
 """A text and the name of its style."""
@@ -53,6 +53,21 @@ def fit(text: str, width: int, *, right: bool = False) -> str:
 def width_of(pieces: Iterable[Piece]) -> int:
     """Return the width of pieces in columns."""
     return sum(text_width(text) for text, _ in pieces)
+
+
+def under_cursor(pieces: Iterable[Piece]) -> Line:
+    """Return pieces with the background of the cursor."""
+    return tuple((text, style + UNDER_CURSOR) for text, style in pieces)
+
+
+def fit_line(pieces: Iterable[Piece], width: int) -> Line:
+    """Return pieces in exactly `width` columns, cut or padded with spaces."""
+    fitted: list[Piece] = []
+    for text, style in pieces:
+        part = set_cell_size(text, min(text_width(text), width))
+        fitted.append((part, style))
+        width -= text_width(part)
+    return (*fitted, (" " * width, ""))
 
 
 def joined(pieces: Line) -> list[Piece]:
@@ -106,12 +121,11 @@ class LineWidget(Widget):
         """The styles of the current theme."""
         return cast("HasPalette", self.app).palette
 
-    def strip(self, pieces: Line, *, under_cursor: bool = False, ground: str = "") -> Strip:
+    def strip(self, pieces: Line, *, ground: str = "") -> Strip:
         """Return pieces as a Textual strip as wide as the widget."""
         palette = self.palette
-        style = palette.under_cursor if under_cursor else palette.__getitem__
-        segments = [Segment(text, style(name)) for text, name in joined(pieces)]
-        return Strip(segments).adjust_cell_length(self.content_size.width, style(ground))
+        segments = [Segment(text, palette[style]) for text, style in joined(pieces)]
+        return Strip(segments).adjust_cell_length(self.content_size.width, palette[ground])
 
     def repaint(self, y: int, before: Line, after: Line) -> None:
         """Paint the changed part of a line."""
@@ -125,14 +139,10 @@ class Lines(LineWidget):
 
     def __init__(self, lines: Iterable[Line] = (), *, ground: str = "", id: str | None = None) -> None:
         super().__init__(id=id)
-        self._lines: list[Line] = list(lines)
+        self.lines: list[Line] = list(lines)
+        """All lines, visible or not."""
         self._ground = ground
         self._top = 0
-
-    @property
-    def lines(self) -> Sequence[Line]:
-        """All lines, visible or not."""
-        return self._lines
 
     @property
     def page(self) -> int:
@@ -141,7 +151,7 @@ class Lines(LineWidget):
 
     def show(self, lines: Iterable[Line]) -> None:
         """Replace the lines."""
-        before, self._lines = self._lines, list(lines)
+        before, self.lines = self.lines, list(lines)
         top, self._top = self._top, min(self._top, self._last_top())
         if top != self._top or not self.content_size.height:  # a hidden widget is painted when it is shown
             self.refresh()
@@ -149,14 +159,13 @@ class Lines(LineWidget):
         for y in range(self.content_size.height):
             at = y + self._top
             was = before[at] if at < len(before) else BLANK
-            now = self._lines[at] if at < len(self._lines) else BLANK
+            now = self.lines[at] if at < len(self.lines) else BLANK
             if was != now:
                 self.repaint(y, was, now)
 
     def render_line(self, y: int) -> Strip:
-        """Return one line as a Textual strip."""
         at = y + self._top
-        return self.strip(self._lines[at] if at < len(self._lines) else BLANK, ground=self._ground)
+        return self.strip(self.lines[at] if at < len(self.lines) else BLANK, ground=self._ground)
 
     def move(self, count: int) -> None:
         """Scroll down by `count` lines, or up if it is negative."""
@@ -170,16 +179,14 @@ class Lines(LineWidget):
             self.refresh()
 
     def _last_top(self) -> int:
-        return max(0, len(self._lines) - self.content_size.height)
+        return max(0, len(self.lines) - self.content_size.height)
 
     def on_resize(self, event: events.Resize) -> None:
         """Leave no empty space below the last line."""
         self.go_to(self._top)
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """Scroll with the wheel."""
         self.move(3)
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """Scroll with the wheel."""
         self.move(-3)

@@ -20,7 +20,7 @@ from textual import events
 from textual.message import Message
 from textual.strip import Strip
 
-from relay_tui.widgets.styled_lines import Line, LineWidget, Piece, fit
+from relay_tui.widgets.styled_lines import Line, LineWidget, Piece, fit, under_cursor
 
 Cell: TypeAlias = str | Piece
 
@@ -95,11 +95,6 @@ class LiveTable(LineWidget, can_focus=True):
             super().__init__()
             self.table = table
 
-        @property
-        def control(self) -> LiveTable:
-            """The table."""
-            return self.table
-
     class Chosen(Moved):
         """A row was double-clicked."""
 
@@ -115,7 +110,7 @@ class LiveTable(LineWidget, can_focus=True):
         self._columns = columns
         self._empty = empty
         self._rows: Rows = row_list(())
-        self._painted: dict[int, tuple[Line, bool]] = {}
+        self._painted: dict[int, Line] = {}
         """The content of each line of the screen."""
         self._top = 0
         self._cursor = 0
@@ -207,18 +202,13 @@ class LiveTable(LineWidget, can_focus=True):
         if not self.content_size.height:  # a hidden widget is painted when it is shown
             self.refresh()
         for y in range(self.content_size.height):
-            now = self._content_of(y)
-            was = self._painted.get(y)
-            if was == now:
-                continue
-            if was is None or was[1] != now[1]:
-                was = ((), False)
-            self.repaint(y, was[0], now[0])
+            before, now = self._painted.get(y), self._content_of(y)
+            if before != now:
+                self.repaint(y, before or (), now)
 
     def render_line(self, y: int) -> Strip:
-        """Return one line as a Textual strip."""
-        pieces, under_cursor = self._painted[y] = self._content_of(y)
-        return self.strip(pieces, under_cursor=under_cursor, ground="head" if y == 0 else "")
+        pieces = self._painted[y] = self._content_of(y)
+        return self.strip(pieces, ground=pieces[-1][1] if pieces else "")
 
     @property
     def page(self) -> int:
@@ -230,14 +220,15 @@ class LiveTable(LineWidget, can_focus=True):
         """The rows that fit below the header."""
         return max(self.content_size.height - 1, 0)
 
-    def _content_of(self, y: int) -> tuple[Line, bool]:
+    def _content_of(self, y: int) -> Line:
         if y == 0:
-            return self._cut([(column.title, "head") for column in self._columns], "head"), False
+            return self._cut([(column.title, "head") for column in self._columns], "head")
         at = self._top + y - 1
         if at >= len(self._rows):
-            return (((f"  {self._empty}", "dim"),) if at == 0 else (), False)
+            return ((f"  {self._empty}", "dim"),) if at == 0 else ()
         row = self._rows[at]
-        return self._cut(row.cells, "", row.key), row.key == self._key and self.has_focus_within
+        pieces = self._cut(row.cells, "", row.key)
+        return under_cursor(pieces) if row.key == self._key and self.has_focus_within else pieces
 
     def _cut(self, cells: Sequence[Cell], style: str, key: str | None = None) -> Line:
         pieces: list[Piece] = [(self._gutter(key), "mark" if key is not None else style)]
@@ -276,16 +267,13 @@ class LiveTable(LineWidget, can_focus=True):
             self.post_message(self.NearEnd(self))
 
     def on_resize(self, event: events.Resize) -> None:
-        """Keep the cursor in view."""
         self._keep_in_view()
         self.repaint_changed()
 
     def on_focus(self, event: events.Focus) -> None:
-        """Show the cursor."""
         self.repaint_changed()
 
     def on_blur(self, event: events.Blur) -> None:
-        """Hide the cursor."""
         self.repaint_changed()
 
     def on_click(self, event: events.Click) -> None:
@@ -299,9 +287,7 @@ class LiveTable(LineWidget, can_focus=True):
             self.post_message(self.Chosen(self))
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """Move with the wheel."""
         self.move(3)
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """Move with the wheel."""
         self.move(-3)

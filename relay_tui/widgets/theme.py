@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import NamedTuple
 
 from rich.style import Style
@@ -45,6 +44,8 @@ COLOURS = {
 ANSI = "ansi"
 """The sixteen colours of the terminal."""
 THEMES = (*COLOURS, ANSI)
+UNDER_CURSOR = " under cursor"
+"""Ends the name of a style with the background of the cursor."""
 
 
 def textual_themes() -> list[Theme]:
@@ -77,16 +78,12 @@ class Palette:
     """The styles of one theme, by name."""
 
     def __init__(self, theme: str) -> None:
-        self._styles = _ansi_styles() if theme == ANSI else _styles(COLOURS[theme])
-        self._cursor = self._styles["cursor"]
+        styles = _ansi_styles() if theme == ANSI else _styles(COLOURS[theme])
+        cursor = styles["cursor"]
+        self._styles = styles | {f"{name}{UNDER_CURSOR}": style + cursor for name, style in styles.items()}
 
     def __getitem__(self, name: str) -> Style:
         return self._styles[name]
-
-    @cache  # noqa: B019  (a palette lives as long as the dashboard)
-    def under_cursor(self, name: str) -> Style:
-        """Return a style with the background of the cursor."""
-        return self._styles[name] + self._cursor
 
 
 def _styles(colours: Colours) -> dict[str, Style]:

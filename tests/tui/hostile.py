@@ -189,7 +189,7 @@ adapter = Adapter
 def config_with_job(texts: Iterable[str]) -> dict[str, Any]:
     """Return a configuration whose nightly job prints texts and fails."""
     written = ascii([sendable(text)[:300] for text in texts])
-    program = f"import sys; [sys.stdout.buffer.write(one.encode() + b'\\n') for one in {written}]; sys.exit(3)"
+    program = f"import sys; [sys.stdout.buffer.write(text.encode() + b'\\n') for text in {written}]; sys.exit(3)"
     return {
         "durability": "os",
         "reliability": {"rateLimit": {"enabled": False}, "backpressure": {"maxMailboxSize": 1_000_000}},

@@ -89,7 +89,7 @@ def _set_jobs(supervisor: Supervisor) -> None:
 
 async def _diary_is_written(client: RelayClient) -> bool:
     """Tell whether the one message for the adapter has been taken out."""
-    return any(one.state is not None and one.state.delivered for one in (await client.adapters()).adapters)
+    return any(adapter.state is not None and adapter.state.delivered for adapter in (await client.adapters()).adapters)
 
 
 class _Happenings:

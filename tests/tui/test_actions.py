@@ -17,48 +17,59 @@ def test_no_two_actions_of_a_screen_share_a_key() -> None:
 
 
 def test_no_action_of_a_screen_takes_a_key_that_is_everywhere_but_to_move_within_itself() -> None:
-    everywhere = {key for one in ACTIONS if one.where == EVERYWHERE for key in (one.key, *one.keys)} - {
+    everywhere = {key for action in ACTIONS if action.where == EVERYWHERE for key in (action.key, *action.keys)} - {
         None,
         "tab",
         "shift+tab",
     }
-    taken = [(one.where, one.name, key) for one in ACTIONS if one.where != EVERYWHERE for key in (one.key, *one.keys)]
-    assert [one for one in taken if one[2] in everywhere] == []
+    taken = [
+        (action.where, action.name, key)
+        for action in ACTIONS
+        if action.where != EVERYWHERE
+        for key in (action.key, *action.keys)
+    ]
+    assert [entry for entry in taken if entry[2] in everywhere] == []
 
 
 def test_what_changes_something_has_a_capital_letter_or_a_chord() -> None:
-    wrong = [one for one in ACTIONS if one.changes and one.key and not (one.key.isupper() or "+" in one.key)]
+    wrong = [
+        action
+        for action in ACTIONS
+        if action.changes and action.key and not (action.key.isupper() or "+" in action.key)
+    ]
     assert wrong == []
 
 
 def test_a_capital_letter_that_changes_nothing_goes_somewhere_or_copies() -> None:
-    harmless = {"bottom", "copy-command", "demo", "plan", *(one.name for one in SCREENS)}
+    harmless = {"bottom", "copy-command", "demo", "plan", *(screen.name for screen in SCREENS)}
     wrong = [
-        one.name for one in ACTIONS if one.key and one.key.isupper() and not one.changes and one.name not in harmless
+        action.name
+        for action in ACTIONS
+        if action.key and action.key.isupper() and not action.changes and action.name not in harmless
     ]
     assert wrong == []
 
 
 def test_every_screen_of_the_list_is_there_with_its_key() -> None:
     registry = Registry(ACTIONS)
-    for one in SCREENS:
-        if one.key is not None:
-            found = registry.by_key("overview", one.key)
+    for screen in SCREENS:
+        if screen.key is not None:
+            found = registry.by_key("overview", screen.key)
             assert found is not None
-            assert found.name == one.name
+            assert found.name == screen.name
 
 
 def test_read_only_leaves_out_every_action_that_changes_something() -> None:
     registry = Registry(ACTIONS, read_only=True)
-    assert [one for one in registry.actions if one.changes] == []
-    assert {one.name for one in ACTIONS} - {one.name for one in registry.actions}
+    assert [action for action in registry.actions if action.changes] == []
+    assert {action.name for action in ACTIONS} - {action.name for action in registry.actions}
 
 
 def test_a_command_is_found_by_its_beginning_and_here_before_elsewhere() -> None:
     registry = Registry(ACTIONS)
 
     def found(name: str) -> list[tuple[str, str]]:
-        return [(one.where, one.name) for one in registry.by_name("overview", name)]
+        return [(action.where, action.name) for action in registry.by_name("overview", name)]
 
     assert found("reset") == [("breakers", "reset")]
     assert found("dead") == [(EVERYWHERE, "dead-letters")]
@@ -69,9 +80,9 @@ def test_a_command_is_found_by_its_beginning_and_here_before_elsewhere() -> None
 def test_what_is_offered_without_a_supervisor_cannot_be_asked_for_with_one() -> None:
     registry = Registry(ACTIONS)
     for name in ("demo", "start-supervisor"):
-        assert [one.name for one in registry.by_name("no-supervisor", name)] == [name]
+        assert [action.name for action in registry.by_name("no-supervisor", name)] == [name]
         assert registry.by_name("overview", name) == []
-        assert name not in {one.name for one in registry.offered("overview")}
+        assert name not in {action.name for action in registry.offered("overview")}
 
 
 @pytest.mark.parametrize(

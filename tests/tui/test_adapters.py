@@ -58,9 +58,9 @@ async def test_an_adapter_shows_its_counts_patterns_breaker_and_bindings(home: H
         async with a_dashboard(supervisor) as tui:
             await tui.press("4")
             await tui.until(r"● connected +diary +plugins/diary.py +1 +0 +0 +\d+s +– unknown")
-            await tui.until("takes +relay.out.>  priority 0")
+            await tui.until("patterns +relay.out.>  priority 0")
             await tui.until("breaker +● closed  0 failures in a row  relay.adapter.diary")
-            await tui.until(r"binding +relay.out.\* → relay.agent.b  either begins")
+            await tui.until(r"binding +relay.out.\* → relay.agent.b  started by either")
             await tui.press("b")
             await tui.until(lambda: tui.view.NAME == "breakers")
 
@@ -72,7 +72,7 @@ async def test_an_adapter_is_disabled_after_a_question_and_enabled_again(home: H
         await tui.until("● connected +b")
         await tui.press("j", "D")
         await tui.until(r"Disable the adapter b\?")
-        await tui.until(r"Its mail waits \(0 messages now\)")
+        await tui.until(r"Its messages wait \(0 now\)")
         await tui.press("escape")
         await tui.until("● connected +b")
         assert home.saved() == {"a": True, "b": True}
@@ -81,7 +81,7 @@ async def test_an_adapter_is_disabled_after_a_question_and_enabled_again(home: H
         await tui.until("Type disable and press enter")
         await tui.confirm("disable")
         await tui.until("– disabled +b")
-        await tui.until("disabled: its mail waits; E runs it again")
+        await tui.until("disabled: its messages wait; E enables it")
         assert home.saved() == {"a": True, "b": False}
 
         await tui.press("E")
@@ -96,13 +96,13 @@ async def test_a_test_tells_in_words_what_it_found(home: Home) -> None:
         await tui.press("4")
         await tui.until("● connected +a")
         await tui.press("T")
-        await tui.until("a is well: connected")
-        await tui.until("✓ well")
+        await tui.until("a is healthy: connected")
+        await tui.until("✓ healthy")
 
         home.mark("a", "sick")
         await tui.press("T")
-        await tui.until("a is not well: the health probe failed")
-        await tui.until("✗ error +a .*✗ not well")
+        await tui.until("a is unhealthy: the health probe failed")
+        await tui.until("✗ error +a .*✗ unhealthy")
 
         await tui.press("D")
         await tui.until("Type disable and press enter")

@@ -38,7 +38,7 @@ async def test_a_breaker_is_forced_open_with_a_reason(tmp_path: Path) -> None:
             await tui.press("2")
             await tui.until("● closed")
             await tui.press("F")
-            await tui.until("Why?")
+            await tui.until("Reason?")
             await tui.type("the disk is old")
             await tui.press("enter")
             await tui.until("✗ forced open")

@@ -115,7 +115,7 @@ async def test_what_answers_nonsense_is_not_followed(tmp_path: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="relay-") as place:
         server = await asyncio.start_unix_server(talk, f"{place}/s")
         async with server, a_dashboard(None, socket=f"{place}/s") as tui:
-            await tui.until("This supervisor cannot be followed")
+            await tui.until("The supervisor rejects this dashboard")
             await tui.until("unexpected response to")
 
 
@@ -132,7 +132,7 @@ async def test_the_wrong_supervisor_is_not_shown(tmp_path: Path) -> None:
         a_daemon(tmp_path) as daemon,
         a_dashboard(None, socket=daemon.socket, data_dir=tmp_path / "other") as tui,
     ):
-        await tui.until("This supervisor cannot be followed")
+        await tui.until("The supervisor rejects this dashboard")
         await tui.until("--socket")
         assert "start one now" not in tui.text()
 
@@ -141,5 +141,5 @@ async def test_a_token_that_is_not_known_is_told(tmp_path: Path, monkeypatch: py
     async with a_daemon(tmp_path) as daemon:
         monkeypatch.setenv("RELAY_TOKEN", "not a token")
         async with a_dashboard(None, socket=daemon.socket, data_dir=daemon.data_dir) as tui:
-            await tui.until("This supervisor cannot be followed")
+            await tui.until("The supervisor rejects this dashboard")
             await tui.until("unknown token")

@@ -55,7 +55,7 @@ def is_there(path: str) -> bool:
 
 
 def files_of(directory: Path) -> list[str]:
-    return sorted(one.name for one in directory.iterdir() if one.name != "data")
+    return sorted(path.name for path in directory.iterdir() if path.name != "data")
 
 
 async def test_an_edit_is_shown_as_a_difference_and_then_replayed(
@@ -138,7 +138,7 @@ async def test_an_editor_that_does_not_work_says_so_and_leaves_nothing(
             await tui.until("1 match")
             await tui.press("j", "E")
             await tui.until(says)
-    assert not [one for one in files_of(tmp_path) if one.startswith("relay-dead-letter")]
+    assert not [name for name in files_of(tmp_path) if name.startswith("relay-dead-letter")]
 
 
 async def test_an_edit_whose_answer_is_lost_says_that_nobody_knows(
@@ -160,7 +160,7 @@ async def test_an_edit_whose_answer_is_lost_says_that_nobody_knows(
             await tui.confirm("replay")
             await tui.until("it is unknown whether it was sent")
             assert "did not take it" not in tui.text()
-    assert [one for one in files_of(tmp_path) if one.startswith("relay-dead-letter")]
+    assert [name for name in files_of(tmp_path) if name.startswith("relay-dead-letter")]
 
 
 @asynccontextmanager
@@ -176,8 +176,8 @@ async def losing_answers(real: Path, method: bytes) -> AsyncIterator[Path]:
                     target.write(data)
                     if method in data:
                         break
-            for one in (writer, back):
-                one.close()
+            for stream in (writer, back):
+                stream.close()
 
         async with asyncio.TaskGroup() as group:
             group.create_task(pass_on(reader, back))
@@ -337,7 +337,7 @@ async def test_an_export_is_private_whole_and_never_written_over_unasked(
             await tui.until("2 dead letters exported to")
             (name,) = files_of(tmp_path)
             path = tmp_path / name
-            assert {json.loads(one)["messageId"] for one in path.read_text().splitlines()} == set(chosen)
+            assert {json.loads(record)["messageId"] for record in path.read_text().splitlines()} == set(chosen)
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
             mine = tmp_path / "mine"

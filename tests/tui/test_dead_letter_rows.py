@@ -8,11 +8,13 @@ from relay_core.messages.dead_letter import DeadLetterFilter, DeadLetterSummary
 from relay_core.messages.filter_language import Term, parse_filter
 from relay_core.messages.replay_plan import ReplayOutcome
 from relay_core.protocol.deadletters import DeadLetterSummaries
+from relay_tui.views.dead_letters.detail import reason_lines
 from relay_tui.views.dead_letters.difference import diff_lines, difference
 from relay_tui.views.dead_letters.rows import LetterRows, first_rows
 from relay_tui.views.dead_letters.runs import interrupted
 from relay_tui.views.dead_letters.selection import LetterSelection, MarkedKeys, is_half_typed, selection_of
-from relay_tui.views.dead_letters.text import body_lines, error_lines, instant
+from relay_tui.views.excerpt import excerpt_lines
+from relay_tui.views.facts import instant
 
 
 def summary(number: int) -> DeadLetterSummary:
@@ -32,7 +34,7 @@ def summary(number: int) -> DeadLetterSummary:
 
 def page_of(numbers: set[int], after: str | None, limit: int) -> DeadLetterSummaries:
     """Answer as the supervisor does: newest first, after a key, with a cursor if there is more."""
-    rest = [one for one in map(summary, sorted(numbers, reverse=True)) if after is None or one.cursor < after]
+    rest = [row for row in map(summary, sorted(numbers, reverse=True)) if after is None or row.cursor < after]
     rows = rest[:limit]
     cursor = rows[-1].cursor if len(rest) > limit else None
     return DeadLetterSummaries(rows=rows, total=len(numbers), cursor=cursor)
@@ -104,8 +106,8 @@ def test_everything_behind_a_filter_is_marked_as_that_minus_what_was_unmarked() 
 )
 def test_what_an_action_is_about(marked: tuple[str, ...], key: str | None, meant: LetterSelection | None) -> None:
     marks = MarkedKeys()
-    for one in marked:
-        marks.toggle(one)
+    for key in marked:
+        marks.toggle(key)
     assert selection_of(marks, "code=x", key) == meant
 
 
@@ -135,14 +137,14 @@ def test_a_difference_has_some_lines_around_it_and_is_bounded() -> None:
     assert "  -line 20" in shown
     assert "  +line twenty" in shown
     assert "   line 17" in shown
-    assert not any("line 3" in one for one in shown)
+    assert not any("line 3" in text for text in shown)
     long = "\n".join(f"a {number}" for number in range(50_000))
     assert plain(diff_lines(difference(long, long.replace("a", "b")), 80))[0] == "  - 50,000 lines"
 
 
 def test_a_body_is_wrapped_and_not_cut() -> None:
-    assert plain(body_lines(["abcdefgh"], 6)) == ["  abcd", "  efgh"]
-    assert plain(body_lines(["ééééé漢漢"], 6)) == ["  éééé", "  é漢", "  漢"]
+    assert plain(excerpt_lines(["abcdefghijkl"], 10)) == ["  abcdefgh", "  ijkl"]
+    assert plain(excerpt_lines(["ééééééé漢漢"], 10)) == ["  ééééééé", "  漢漢"]
 
 
 def test_what_is_shown_of_a_difference_or_a_reason_does_not_grow_with_it() -> None:
@@ -150,7 +152,7 @@ def test_what_is_shown_of_a_difference_or_a_reason_does_not_grow_with_it() -> No
     shown = diff_lines(difference(before, before.replace("漢", "字")), 80)
     assert len(shown) < 2000
     assert "more lines of the difference" in plain(shown)[-1]
-    assert len(error_lines("漢" * 1000 + "\n" + "漢" * 1_000_000, 80)) < 2000
+    assert len(reason_lines("漢" * 1000 + "\n" + "漢" * 1_000_000, 80)) < 2000
 
 
 @pytest.mark.parametrize("text", ["", "soon", "0001-01-01T00:00:00+12:00", "9999-12-31T23:59:59-12:00"])

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -21,10 +21,21 @@ from relay_core.protocol.live_state import LiveState
 from relay_core.rules.breaker import CircuitState
 from relay_tui.demo import dead_letters, external, failing, sample_texts, settings
 from relay_tui.demo.bus_access import BusAccess
-from relay_tui.demo.session import DemoSession, run_demo
+from relay_tui.demo.session import DemoSession
 from relay_tui.demo.traffic import ALL_WORKLOADS, MAILBOXES
 from tests.kit.supervisor import a_client, a_supervisor
 from tests.kit.waiting import until
+
+
+@asynccontextmanager
+async def run_demo(directory: Path | None = None) -> AsyncIterator[DemoSession]:
+    session = DemoSession.start(directory)
+    try:
+        await session.ready()
+        yield session
+    finally:
+        await asyncio.to_thread(session.stop)
+
 
 WARNING = settings.CONFIG["reliability"]["backpressure"]["pressureWarningAt"]
 
@@ -107,7 +118,7 @@ SIGHTS: dict[str, Callable[[LiveState], object]] = {
     "a plugin that works": lambda state: adapter_counts(state, "journal")[0],
     "an adapter that is off": lambda state: not state.adapters["old-chat"].enabled,
     "an adapter with a problem": lambda state: "https" in (state.adapters["crm"].problem or ""),
-    "no adapter with a warning": lambda state: not any(one.warning for one in state.adapters.values()),
+    "no adapter with a warning": lambda state: not any(adapter.warning for adapter in state.adapters.values()),
     "jobs that ran": lambda state: len([job for job in state.jobs.values() if job.last and job.last.outcome]) >= 4,
     "events": lambda state: len(state.events) > 5,
     "no problem with the files": lambda state: not state.problems,
@@ -139,7 +150,7 @@ async def test_hostile_texts_arrive_as_they_are(client: RelayClient) -> None:
         found = await client.dead_letters(
             filter=DeadLetterFilter(endpoint=dead_letters.MAILROOM, code="consumer_failed")
         )
-        return [one.envelope.payload["content"] for one in found if one.envelope is not None]
+        return [letter.envelope.payload["content"] for letter in found if letter.envelope is not None]
 
     await until(texts)
     assert set(await texts()) <= set(sample_texts.HOSTILE)
@@ -167,7 +178,7 @@ async def test_a_replay_of_the_failed_deploys_succeeds_at_once(client: RelayClie
     replayed = {item.message_id for item in plan.items}
 
     async def are_handled() -> bool:
-        return replayed.isdisjoint(one.message_id for one in await client.dead_letters(filter=failed))
+        return replayed.isdisjoint(letter.message_id for letter in await client.dead_letters(filter=failed))
 
     await until(are_handled)
 

@@ -95,7 +95,7 @@ async def test_an_action_whose_answer_is_lost_is_not_asked_again(tmp_path: Path)
             await tui.press("j", "X")
             await tui.until("Type purge 1 and press enter")
             await tui.confirm("purge 1")
-            await tui.until("look whether it")
+            await tui.until("check whether it")
             await tui.until("● live")
             assert wire.asked.count("deadletters.purge") == 1
 
@@ -126,7 +126,7 @@ async def test_no_key_of_a_screen_answers_a_question(tmp_path: Path, name: str) 
                 await tui.until("Replay 1 of 1 dead letter")
                 await tui.press("enter")
             await tui.until(f"Type {QUESTIONS[name]} and press enter")
-            keys = {key for one in all_actions() for key in (one.key, *one.keys) if key is not None}
+            keys = {key for action in all_actions() for key in (action.key, *action.keys) if key is not None}
             if name == "plan":  # the same dialog: the keys that the screen behind it means by it
                 keys &= {"P", "R", "X", "enter", "y"}
             for key in sorted(keys - {"escape", "ctrl+q", "tab", "shift+tab"}):

@@ -41,7 +41,7 @@ async def test_a_job_is_run_now_and_its_outcome_shown(tmp_path: Path) -> None:
             await tui.until(r"expire +every 1 min +in \d+s +– not run yet")
             await tui.until("Dead-letter messages whose TTL has passed")
             await tui.press("N")
-            await tui.until(r"expire has ended well in .*: 0 expired")
+            await tui.until(r"expire finished in .*: 0 expired")
             await tui.until(r"expire +every 1 min +in \d+s +✓ ok")
             await tui.until("counted +0 expired")
         async with a_client(supervisor) as client:
@@ -64,14 +64,14 @@ async def test_the_end_of_a_run_is_told_on_whichever_screen_the_operator_is(tmp_
     pipe = gate(tmp_path / "gate")
     async with a_supervisor(tmp_path / "data", nightly(WAITS, pipe, 3)) as supervisor, a_dashboard(supervisor) as tui:
         await tui.press("J", "G")
-        await tui.until("metrics .*– by hand only")
+        await tui.until("metrics .*– manual only")
         await tui.press("N")
         await tui.until(r"◐ running \d+s")
         await tui.press("N")
-        await tui.until("metrics is under way already: it was begun .* ago")
+        await tui.until("metrics is already running: started .* ago")
 
         await tui.press("2")
-        await tui.until("no target has been delivered to yet")
+        await tui.until("no deliveries yet")
         pipe.write_text("a \x1b[2Jlast [red]word[/red]\n")
         await tui.until("metrics failed: .*exit")
 
@@ -93,7 +93,7 @@ async def test_a_run_whose_supervisor_has_been_started_anew_is_not_waited_for(tm
         await tui.until("◐ running")
         async with asyncio.TaskGroup() as group:
             # It breaks the run off as it stops, which the dashboard may be told in time, for a few seconds.
-            told = group.create_task(tui.until("metrics: the supervisor was started anew|metrics was broken off"))
+            told = group.create_task(tui.until("metrics: the supervisor was restarted|metrics was cancelled"))
             await first.__aexit__(None, None, None)
             async with Supervisor(data_dir, socket, config=config):
                 await told
@@ -112,7 +112,7 @@ async def test_a_run_whose_supervisor_stays_away_is_not_waited_for(tmp_path: Pat
         await supervisor.__aexit__(None, None, None)
         await tui.until("STALE")
         clock.advance(120)
-        await tui.until("metrics: the supervisor stays away")
+        await tui.until("metrics: the supervisor does not respond")
 
 
 async def test_another_job_is_run_while_one_is_under_way(tmp_path: Path) -> None:
@@ -124,10 +124,10 @@ async def test_another_job_is_run_while_one_is_under_way(tmp_path: Path) -> None
         await tui.until("metrics is running")  # from here on it is followed
         await tui.until("◐ running")
         await tui.press("g", "N")
-        await tui.until("expire has ended well")
+        await tui.until("expire finished")
         assert "◐ running" in tui.text()
         pipe.write_text("")
-        await tui.until("metrics has ended well")
+        await tui.until("metrics finished")
 
 
 async def test_a_long_output_is_scrolled_after_tab(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ async def test_a_job_is_run_by_its_name_from_any_screen(tmp_path: Path) -> None:
         await tui.press("colon")
         await tui.type("run-job index")
         await tui.press("enter")
-        await tui.until("index has ended well")
+        await tui.until("index finished")
         await tui.press("colon")
         await tui.type("run-job tea")
         await tui.press("enter")
@@ -175,7 +175,7 @@ async def test_how_far_a_run_is_is_shown_as_a_share_and_a_bar(tmp_path: Path) ->
         await tui.resize(80, 24)
         await tui.until(r"nightly +◐ running \d+s +█+.?·+ 45%  tables: lat␛ency")
         pipe.write_text(RESULT + "\n")
-        await tui.until("metrics has ended well")
+        await tui.until("metrics finished")
         await tui.press("J")
         await tui.until("counted +1 reports, 1,200 events, 0 bad_lines")
         assert "progress" not in tui.text()
@@ -192,16 +192,16 @@ async def test_a_run_is_broken_off_after_a_question(tmp_path: Path, screen: str)
         await tui.press("N")
         await tui.until("◐ 45%")
         await tui.press(screen, "C")
-        await tui.until("Break off the run of metrics?")
-        await tui.until("It has come to 45%, tables: lat␛ency")
+        await tui.until("Cancel the run of metrics?")
+        await tui.until("Progress: 45%, tables: lat␛ency")
         await tui.press("escape")
         await tui.until(lambda: "Break off" not in tui.text())
         assert next(job for job in supervisor.context.jobs.states() if job.name == "metrics").running
         await tui.press("C")
-        await tui.until("Break off the run of metrics?")
+        await tui.until("Cancel the run of metrics?")
         await tui.confirm("cancel")
-        await tui.until("metrics was broken off after")
-        await tui.until("○ broken off")
+        await tui.until("metrics was cancelled after")
+        await tui.until("○ cancelled")
 
 
 async def test_a_run_is_broken_off_by_its_name_from_any_screen(tmp_path: Path) -> None:
@@ -209,11 +209,11 @@ async def test_a_run_is_broken_off_by_its_name_from_any_screen(tmp_path: Path) -
     async with a_supervisor(tmp_path / "data", config) as supervisor, a_dashboard(supervisor) as tui:
         supervisor.context.jobs.start("metrics", JobArguments(since="2020-01-30", until="2020-01-31"))
         await tui.press("J", "G")
-        await tui.until("asked for +--since 2020-01-30 --until 2020-01-31")
+        await tui.until("arguments +--since 2020-01-30 --until 2020-01-31")
         await tui.press("2", "colon")
         await tui.type("cancel-job metrics")
         await tui.press("enter")
-        await tui.until("Break off the run of metrics?")
+        await tui.until("Cancel the run of metrics?")
         await tui.confirm("cancel")
         await tui.until(lambda: not any(job.running for job in supervisor.context.jobs.states()))
         await tui.press("colon")

@@ -89,12 +89,13 @@ async def test_an_open_mailbox_shows_its_mail_and_takes_none(tmp_path: Path) -> 
             await tui.press("enter")
             await tui.until(rf"id +{first.message_id}")
             await tui.until(r"reply to +relay.desk.y")
-            await tui.until(r"budget +hop \d of 5, \d+ calls left, expires in")
+            await tui.until("created .*; expires in")
+            await tui.until(r"budget +hop \d of 5, \d+ calls left")
             await tui.until(r"the first\\u001b\[31m")
 
             await client.publish("relay.agent.a", {"content": "the second"}, sender="relay.desk.z")
             await tui.until("relay.desk.z")  # it follows the mailbox
-            assert rf"id        {first.message_id}" in tui.text()
+            assert rf"id         {first.message_id}" in tui.text()
             await tui.press("j")
             await tui.until(r"from +relay.desk.z")
 
@@ -175,7 +176,7 @@ async def test_an_endpoint_is_registered_and_unregistered(tmp_path: Path) -> Non
 
 
 async def _names(client: object, expected: list[str]) -> bool:
-    return [one.subject for one in await client.endpoints()] == expected  # type: ignore[attr-defined]
+    return [endpoint.subject for endpoint in await client.endpoints()] == expected  # type: ignore[attr-defined]
 
 
 async def test_what_is_no_subject_is_told_and_nothing_ends(tmp_path: Path) -> None:
@@ -214,15 +215,15 @@ class Counted:
     def __init__(self) -> None:
         self.asked = 0
 
-    def __call__(self, one: LiveMailbox) -> int:
+    def __call__(self, mailbox: LiveMailbox) -> int:
         self.asked += 1
-        return -one.depth
+        return -mailbox.depth
 
 
 def test_nothing_is_sorted_while_no_row_has_changed() -> None:
     rank = Counted()
     boxes = {name: box(name) for name in "abc"}
-    ranking = Ranking[LiveMailbox](lambda _, one: one.subject, lambda key: Row(key, ()))
+    ranking = Ranking[LiveMailbox](lambda _, mailbox: mailbox.subject, lambda key: Row(key, ()))
     assert ranking.rows(boxes, rank, "", 0.0).keys == ["a", "b", "c"]
     assert ranking.rows(boxes, rank, "", 5.0).keys == ["a", "b", "c"]
     assert rank.asked == 3
@@ -242,7 +243,7 @@ def test_nothing_is_sorted_while_no_row_has_changed() -> None:
 def test_rows_are_sorted_once_a_second(change: str, now: float, is_sorted: bool) -> None:
     rank = Counted()
     boxes = {f"{at:04}": box(f"{at:04}") for at in range(500)}
-    ranking = Ranking[LiveMailbox](lambda _, one: one.subject, lambda key: Row(key, ()))
+    ranking = Ranking[LiveMailbox](lambda _, mailbox: mailbox.subject, lambda key: Row(key, ()))
     ranking.rows(boxes, rank, "", 0.0)
     asked = rank.asked
     boxes["0400"] = box("0400", 7)
@@ -261,7 +262,7 @@ async def test_the_cursor_is_on_this_screen_when_one_comes_from_another_table(tm
             await tui.press("2", "3")
             await tui.until("▶ relay.agent.a")
             await tui.press("enter")
-            await tui.until("no mail waits here")
+            await tui.until("no messages are waiting")
             await tui.press("2", "3")
             assert tui.app.focused is tui.view.query_one("#mail", LiveTable)
 
@@ -286,7 +287,7 @@ BODIES: dict[str, Any] = {
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
 def test_of_a_large_body_only_the_beginning_is_written_out(body: Any) -> None:
     shown = excerpt(body)
-    assert "it goes on" in shown[-1]
+    assert "only the start is shown" in shown[-1]
     assert len(shown) <= 1001
     # What costs time is each character; an escape has six for one.
     assert sum(map(len, shown)) <= 6 * SHOWN + 100 * len(shown)

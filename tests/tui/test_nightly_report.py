@@ -32,7 +32,7 @@ def put(data_dir: Path, date: str, report: NightlyReport) -> None:
 
 
 def sections(report: NightlyReport) -> dict[str, Section]:
-    return {one.title: one for one in sections_of(json.loads(report.to_json()))}
+    return {section.title: section for section in sections_of(json.loads(report.to_json()))}
 
 
 @pytest.mark.parametrize("size", [(120, 36), (80, 24)], ids=["wide", "narrow"])
@@ -44,9 +44,9 @@ async def test_it_opens_with_what_needs_attention_and_says_more_of_the_row_under
     put(tmp_path, day(2), an_empty_day())
     async with a_supervisor(tmp_path) as supervisor, a_dashboard(supervisor, size=size) as tui:
         await tui.press("R")
-        await tui.until(f"{day(0)} +◌ so far +▲ 12 to look at +231,904")
-        await tui.until(f"{day(1)} .* +▲ 12 to look at +231,904")
-        await tui.until(f"{day(2)} .* +✓ all is well +0")
+        await tui.until(f"{day(0)} +◌ so far +▲ 12 to check +231,904")
+        await tui.until(f"{day(1)} .* +▲ 12 to check +231,904")
+        await tui.until(f"{day(2)} .* +✓ no findings +0")
         await tui.press("j", "enter")
         await tui.until("✗ The breaker of telegram is open")
         await tui.until(r"Open for 2 h 10 min, opened 3 times. Last: 5 failures in a row: 502 Bad\s+Gateway")
@@ -85,11 +85,11 @@ def test_sections_are_in_the_reports_order_with_units_and_leads() -> None:
     assert numbers["Adapters down"] == ("2h15m", "0s", "–")
     latency = found["latency"]
     assert latency.rows[0] == ("claude-code", "end to end", "9,000", "4.2s", "27s", "59s", "4m12s")
-    assert (latency.bar, latency.shares[4][0], latency.leads[3]) == (4, 1.0, "subject=relay.agent.worker-1")
+    assert (latency.bar, latency.shares[4][0], latency.links[3]) == (4, 1.0, "subject=relay.agent.worker-1")
     assert found["senders"].rows[1][6] == "104%"
     assert found["busiest hours"].note == "1,832 more are in the Parquet table"
     assert found["what changed"].rows[1][:3] == ("p95 end to end, claude-code", "1.9s", "310ms")
-    assert found["conversations"].leads[0] == TRACE
+    assert found["conversations"].links[0] == TRACE
     assert ("badLines, not_json", "3") in found["made from"].rows
 
 
@@ -98,18 +98,25 @@ def test_a_row_has_the_style_of_its_level_and_the_title_stays_where_there_is_lit
     styles = [cells_of(found, at, None, 0)[0][1] for at in range(len(found.rows))]
     assert styles == ["bad"] * 3 + ["warn"] * 9 + [""] * 2
     (column,) = columns_of(found, None, 40)
-    assert (column.title, column.width, column.from_width) == ("what", 37, 0)
+    assert (column.title, column.width, column.from_width) == ("finding", 37, 0)
 
 
 @pytest.mark.parametrize("a_day", DAYS.values(), ids=DAYS.keys())
 def test_every_text_is_safe_and_every_section_is_whole(a_day: Callable[[], NightlyReport]) -> None:
-    for one in sections_of(json.loads(a_day().to_json())):
-        assert len(one.rows) == len(one.leads) == len(one.sources) <= MAX_ROWS
-        assert all(len(row) == len(one.columns) <= MAX_COLUMNS for row in one.rows)
-        assert one.told is None or len(one.told) == len(one.rows)
-        assert all(0 <= share <= 1 for shares in one.shares.values() for share in shares)
-        told = [text for pair in one.told or () for text in pair]
-        texts = [one.title, one.note, one.about, *one.columns, *told, *(text for row in one.rows for text in row)]
+    for section in sections_of(json.loads(a_day().to_json())):
+        assert len(section.rows) == len(section.links) == len(section.sources) <= MAX_ROWS
+        assert all(len(row) == len(section.columns) <= MAX_COLUMNS for row in section.rows)
+        assert section.explanations is None or len(section.explanations) == len(section.rows)
+        assert all(0 <= share <= 1 for shares in section.shares.values() for share in shares)
+        told = [text for pair in section.explanations or () for text in pair]
+        texts = [
+            section.title,
+            section.note,
+            section.about,
+            *section.columns,
+            *told,
+            *(text for row in section.rows for text in row),
+        ]
         assert all(text.isprintable() and len(text) <= 400 for text in texts)
 
 
@@ -118,9 +125,9 @@ def test_every_text_is_safe_and_every_section_is_whole(a_day: Callable[[], Night
     [
         (
             ReportEntry(date="2026-03-01", made_at=0, bytes=1, complete=False, attention=0),
-            ("◌ so far", "✓ all is well"),
+            ("◌ so far", "✓ no findings"),
         ),
-        (ReportEntry(date="2026-03-01", made_at=0, bytes=1, complete=True, attention=3), ("✓ fresh", "▲ 3 to look at")),
+        (ReportEntry(date="2026-03-01", made_at=0, bytes=1, complete=True, attention=3), ("✓ fresh", "▲ 3 to check")),
         (ReportEntry(date="2026-03-01", made_at=0, bytes=1), ("✓ fresh", "–")),
     ],
 )

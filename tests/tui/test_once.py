@@ -101,7 +101,7 @@ async def test_in_words_what_is_wrong_comes_first_and_nothing_is_drawn(tmp_path:
 async def test_in_words_a_calm_bus_is_called_calm(tmp_path: Path) -> None:
     async with a_supervisor(tmp_path) as supervisor:
         ran = await relay_tui("--once", *where(supervisor))
-    assert ran.out.startswith("Relay is calm: nothing needs attention.\nSupervisor: version ")
+    assert ran.out.startswith("Relay is healthy: nothing needs attention.\nSupervisor: version ")
 
 
 async def test_without_a_supervisor_it_says_so_and_exits_with_3(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ async def test_textual_is_imported_for_a_dashboard_only(tmp_path: Path) -> None:
         "ran --plain 3",
         "ran  2",
     ]
-    assert "--json goes with --once" in ran.err
+    assert "--json needs --once" in ran.err
 
 
 async def test_what_is_no_terminal_gets_a_way_out_and_exit_2(tmp_path: Path) -> None:

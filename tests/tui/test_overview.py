@@ -8,9 +8,9 @@ from textual.geometry import Region
 
 from relay_core.client.client import RelayClient
 from relay_tui.views.overview.layout import arrange
-from relay_tui.views.overview.panel_column import PanelLine, changed_until
 from relay_tui.views.overview.panel_content import fit_subject
 from relay_tui.views.overview.panel_grid import PanelGrid
+from relay_tui.widgets.styled_lines import Line, changed_columns, fit_line, line, under_cursor
 from tests.kit.supervisor import a_client, a_supervisor
 from tests.tui.driver import Driver, a_dashboard
 
@@ -93,7 +93,7 @@ async def test_enter_leads_to_the_screen_that_shows_more(tmp_path: Path, row: st
             await go_to(tui, row)
             board = tui.view.query_one(PanelGrid)
             assert board.entry is not None
-            leads = board.entry.leads
+            leads = board.entry.link
             state = tui.app.store.state
             named = {key: box.subject for key, box in state.mailboxes.items()}
             assert argument in named.get(str(leads[1]), str(leads[1]))
@@ -164,23 +164,24 @@ async def test_a_click_selects_and_a_double_click_opens(tmp_path: Path) -> None:
             await tui.until("▶ relay.agent.b")
 
 
-def span(*texts: str, lit: bool = False) -> PanelLine:
-    return PanelLine(40, tuple((text, "") for text in texts), lit)
-
-
 @pytest.mark.parametrize(
     ("before", "after", "until"),
     [
-        pytest.param(span("name ", "12", " ok"), span("name ", "13", " ok"), 7, id="a number"),
-        pytest.param(span("n", "1", " ", "2"), span("n", "3", " ", "4"), 4, id="two"),
-        pytest.param(span("name ", "9", " ok"), span("name ", "10", " ok"), 40, id="another width"),
-        pytest.param(span("日本", "1"), span("日本", "2"), 5, id="after wide characters"),
-        pytest.param(span("a"), span("a", lit=True), 40, id="the cursor"),
-        pytest.param(span("a", "b"), span("a"), 40, id="fewer pieces"),
+        pytest.param(line("name ", "12", " ok"), line("name ", "13", " ok"), 7, id="a number"),
+        pytest.param(line("n", "1", " ", "2"), line("n", "3", " ", "4"), 4, id="two"),
+        pytest.param(line("name ", "9", " ok"), line("name ", "10", " ok"), None, id="another width"),
+        pytest.param(line("日本", "1"), line("日本", "2"), 5, id="after wide characters"),
+        pytest.param(line("a"), under_cursor(line("a")), 1, id="the cursor"),
+        pytest.param(line("a", "b"), line("a"), None, id="fewer pieces"),
     ],
 )
-def test_a_line_is_painted_as_far_as_it_differs(before: PanelLine, after: PanelLine, until: int) -> None:
-    assert changed_until(before, after) == until
+def test_a_line_is_painted_as_far_as_it_differs(before: Line, after: Line, until: int | None) -> None:
+    assert changed_columns(before, after)[1] == until
+
+
+@pytest.mark.parametrize(("width", "text"), [(0, ""), (3, "日 "), (4, "日本"), (7, "日本ab ")])
+def test_a_line_fits_its_panel(width: int, text: str) -> None:
+    assert "".join(piece for piece, _ in fit_line(line("日本", "ab"), width)) == text
 
 
 @pytest.mark.parametrize(
@@ -193,7 +194,7 @@ def test_panels_fill_the_screen_and_never_overlap(width: int, height: int, colum
     regions = [place.region for place in placed.values()]
     assert len({region.x for region in regions}) == columns
     assert all(Region(0, 0, width, height).contains_region(region) for region in regions)
-    assert not any(one.overlaps(other) for one in regions for other in regions if one is not other)
+    assert not any(region.overlaps(other) for region in regions for other in regions if region is not other)
     between_the_columns = height
     assert width * height - sum(region.area for region in regions) <= between_the_columns
 
@@ -222,7 +223,7 @@ def test_a_purged_dead_letter_is_shown_as_purged_and_not_as_a_new_one() -> None:
         "code": "timeout",
     }
     events = tuple(Event(time=n, status=status, **common) for n, status in enumerate(("failed", "purged", "replaced")))
-    rows = ["".join(text for text, _ in _line(one, 120)) for one in _grouped(events).values()]
+    rows = ["".join(text for text, _ in _line(group, 120)) for group in _grouped(events).values()]
     assert ["dead letter" in row for row in rows] == [True, False, False]
     assert "· purged" in rows[1]
     assert "· replaced" in rows[2]

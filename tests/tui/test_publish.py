@@ -100,21 +100,21 @@ def test_the_history_is_bounded_private_and_newest_first(tmp_path: Path) -> None
     assert json.loads(found[0].draft.body) == {"n": KEPT + 4}
     assert (found[0].draft.subject, found[0].draft.sender, found[0].draft.ttl) == (A, B, "1m")
     assert path.stat().st_mode & 0o777 == 0o600
-    assert [one.name for one in path.parent.iterdir()] == [path.name]
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
 def test_broken_lines_of_the_history_are_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
     remember(path, Draft(subject=A, body="1"), 1, at="now", outcome="")
     path.write_bytes(b'{"torn\n\xff\xfe\n[]\n{"subject": 7, "budget": []}\n' + path.read_bytes())
-    assert [one.draft.subject for one in read_history(path)] == [A, "7"]
+    assert [saved.draft.subject for saved in read_history(path)] == [A, "7"]
     assert read_history(tmp_path / "none") == []
 
 
 def test_a_body_too_large_to_keep_leaves_its_fields(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
     remember(path, Draft(subject=A, body="x" * 100_000), "x" * 100_000, at="now", outcome="")
-    assert [(one.draft.subject, one.draft.body) for one in read_history(path)] == [(A, "")]
+    assert [(saved.draft.subject, saved.draft.body) for saved in read_history(path)] == [(A, "")]
     assert path.stat().st_size < 1000
 
 
@@ -137,9 +137,16 @@ def test_whatever_a_file_says_comes_back_fit_for_a_terminal(tmp_path: Path) -> N
         remember(path, draft, {text: text}, at=text, outcome=text)
     found = read_history(path)
     assert len(found) == len(texts)
-    for one, text in zip(found, reversed(texts), strict=True):
-        assert json.loads(one.draft.body) == {text: text}
-        shown = [one.title, one.note, one.draft.subject, one.draft.sender, one.draft.ttl, *one.draft.body.split("\n")]
+    for saved, text in zip(found, reversed(texts), strict=True):
+        assert json.loads(saved.draft.body) == {text: text}
+        shown = [
+            saved.title,
+            saved.note,
+            saved.draft.subject,
+            saved.draft.sender,
+            saved.draft.ttl,
+            *saved.draft.body.split("\n"),
+        ]
         assert all(part.isprintable() for part in shown)
 
 
@@ -325,7 +332,7 @@ async def test_a_draft_that_cannot_be_sent_is_not_and_its_field_has_the_focus(tm
             field(view, "ttl").value = ""
             await tui.press("ctrl+s")
             await tui.until("delivered to 1 target")
-            assert [one.payload for one in await client.inbox(A)] == ["hello"]
+            assert [message.payload for message in await client.inbox(A)] == ["hello"]
 
 
 async def test_a_broadcast_is_asked_about_first(tmp_path: Path) -> None:

@@ -164,12 +164,12 @@ async def test_it_says_how_to_get_a_report_and_in_full_why_there_is_none(tmp_pat
     config = {"durability": "os", "jobs": {"metrics": nightly}}
     async with a_supervisor(tmp_path, config) as supervisor, a_dashboard(supervisor, size=(80, 24)) as tui:
         await tui.press("R")
-        await tui.until("nightly +– not run yet  " + ("next run in .*, daily at" if enabled else "by hand only\n"))
-        await tui.until("no report yet(: the first is made at night)?; N makes one of today, in a minute")
+        await tui.until("nightly +– not run yet  " + ("next run in .*, daily at" if enabled else "manual only\n"))
+        await tui.until("no report yet(: the first is made at night)?; N makes one of today now")
         assert ("at night" in tui.text()) is enabled
         await tui.press("N")
         await tui.until("error +.*cause-0")
-        await until(lambda: "cause-19 (J says more)" in " ".join(tui.text().split()))  # once no toast is over it
+        await until(lambda: "cause-19 (details: J)" in " ".join(tui.text().split()))  # once no toast is over it
 
 
 async def test_a_report_is_made_now_and_then_listed(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ async def test_a_report_is_made_now_and_then_listed(tmp_path: Path) -> None:
         await tui.press("R")
         await tui.until("nightly +– not run yet +next run in .*daily at 02:15 UTC")
         await tui.press("N")
-        await tui.until("metrics has ended well")
+        await tui.until("metrics finished")
         await tui.until(f"{YESTERDAY} +✓ fresh")
         await tui.until("nightly +✓ ok +.* ago")
         await tui.press("enter")
@@ -223,14 +223,15 @@ ODD = {
 def test_any_shape_is_laid_out_within_bounds_and_safely(report: dict[str, Any]) -> None:
     sections = read_sections(report)
     assert 1 <= len(sections) <= MAX_SECTIONS + 1
-    for one in sections:
-        assert len(one.rows) == len(one.leads) == len(one.sources) <= MAX_ROWS
-        assert len(one.columns) <= MAX_COLUMNS + 1
-        assert all(len(row) == len(one.columns) for row in one.rows)
+    for section in sections:
+        assert len(section.rows) == len(section.links) == len(section.sources) <= MAX_ROWS
+        assert len(section.columns) <= MAX_COLUMNS + 1
+        assert all(len(row) == len(section.columns) for row in section.rows)
         assert all(
-            len(shares) == len(one.rows) and all(0 <= share <= 1 for share in shares) for shares in one.shares.values()
+            len(shares) == len(section.rows) and all(0 <= share <= 1 for share in shares)
+            for shares in section.shares.values()
         )
-        texts = [one.title, one.note, *one.columns, *(text for row in one.rows for text in row)]
+        texts = [section.title, section.note, *section.columns, *(text for row in section.rows for text in row)]
         assert all(text.isprintable() and len(text) <= 400 for text in texts)
 
 
@@ -239,12 +240,12 @@ def test_any_shape_is_laid_out_within_bounds_and_safely(report: dict[str, Any]) 
     [
         (ODD["long"], "l", "3,000 more rows are left out"),
         (ODD["wide"], "l", "476 more columns are left out"),
-        (ODD["many sections"], "…", "more sections than can be listed were left out"),
+        (ODD["many sections"], "…", "the remaining sections are left out"),
         (ODD["many facts"], "summary", "3,000 more rows are left out"),
     ],
 )
 def test_what_is_left_out_is_said(report: dict[str, Any], title: str, note: str) -> None:
-    assert [one.note for one in read_sections(report) if one.title == title] == [note]
+    assert [section.note for section in read_sections(report) if section.title == title] == [note]
 
 
 def test_a_column_of_numbers_is_numeric_also_if_they_are_texts() -> None:
@@ -284,7 +285,7 @@ def test_more_than_fifty_rows_are_not_drawn() -> None:
 )
 def test_a_row_leads_to_what_it_names(report: dict[str, Any], leads: list[str | None]) -> None:
     (section,) = read_sections(report)
-    assert section.leads == leads
+    assert section.links == leads
 
 
 async def test_odd_reports_are_opened_and_walked_through(tmp_path: Path) -> None:

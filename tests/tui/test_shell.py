@@ -26,10 +26,10 @@ async def supervisor(tmp_path: Path) -> AsyncIterator[Supervisor]:
 
 async def test_every_screen_is_reached_by_its_key(supervisor: Supervisor) -> None:
     async with a_dashboard(supervisor) as tui:
-        for one in SCREENS:
-            if one.key is not None:
-                await tui.press("escape", one.key)
-                await tui.until(lambda one=one: one.name == tui.view.NAME and one.title in tui.lines()[0])  # type: ignore[misc]
+        for screen in SCREENS:
+            if screen.key is not None:
+                await tui.press("escape", screen.key)
+                await tui.until(lambda screen=screen: screen.name == tui.view.NAME and screen.title in tui.lines()[0])  # type: ignore[misc]
 
 
 async def test_a_command_is_typed_by_its_name(supervisor: Supervisor) -> None:
@@ -160,7 +160,7 @@ async def test_a_paused_display_stands_still_and_then_catches_up(supervisor: Sup
         await tui.press("p")
         await tui.until("paused")
         await client.force_breaker(TARGET, "OPEN", "maintenance")
-        await tui.until(lambda: any(one.forced for one in tui.app.store.state.breakers.values()))
+        await tui.until(lambda: any(breaker.forced for breaker in tui.app.store.state.breakers.values()))
         assert "forced" not in tui.text()
         await tui.press("p")
         await tui.until("forced open")
@@ -192,7 +192,7 @@ async def test_a_hint_in_the_footer_can_be_clicked(supervisor: Supervisor) -> No
         await tui.until("force open")
         footer = tui.lines()[-1]
         await tui.click(footer.index("force open") + 1, 35)
-        await tui.until("Why?")
+        await tui.until("Reason?")
 
 
 async def test_the_footer_stays_as_it_is_while_a_question_is_answered(supervisor: Supervisor) -> None:
@@ -202,7 +202,7 @@ async def test_the_footer_stays_as_it_is_while_a_question_is_answered(supervisor
         hints = tui.app.frame.query_one(Hints)
         footer = hints.lines
         await tui.press("F")
-        await tui.until("Why?")
+        await tui.until("Reason?")
         tui.app.draw()
         assert hints.lines == footer
 
@@ -225,7 +225,7 @@ async def test_the_operators_own_keys_are_in_force(supervisor: Supervisor, own_p
         await tui.press("2")
         await tui.until(r"ctrl\+y force open")
         await tui.press("ctrl+y")
-        await tui.until("Why?")
+        await tui.until("Reason?")
 
 
 async def test_what_is_copied_is_also_in_a_file(supervisor: Supervisor, own_places: Path) -> None:
@@ -243,7 +243,7 @@ async def test_an_action_that_fails_is_told_and_ends_nothing(supervisor: Supervi
         async def broken() -> None:
             raise RuntimeError("[bold]\x1b]0;owned\x07 went wrong")
 
-        tui.app.start(broken(), doing="Break it")
+        tui.app.tasks.start(broken(), doing="Break it")
         await tui.until("Break it: RuntimeError: .bold.␛]0;owned␇ went wrong")
         tui.expected_faults = list(tui.app.tasks.faults)
         await tui.press("2")

@@ -65,11 +65,11 @@ async def test_what_textual_lets_through_is_found_and_a_copy_if_nobody_asked_for
     copy = "\x1b]52;c;aGVsbG8=\x07"
     app.send("y")
     await app.until_raw(copy.encode())
-    assert [one.what for one in foreign(bytes(app.raw), SIZE)] == [copy]
+    assert [escape.what for escape in foreign(bytes(app.raw), SIZE)] == [copy]
     assert foreign(bytes(app.raw), SIZE, copies=1) == []
     app.send("h")
     await app.until_raw(b" thing")
-    found = [one.what for one in foreign(bytes(app.raw), SIZE, copies=1)]
+    found = [escape.what for escape in foreign(bytes(app.raw), SIZE, copies=1)]
     assert {"\x1b]0;pwned", "\x1b[?1049l", "\x9b2J"} <= set(found)  # Textual drops the bell alone
 
 
@@ -158,7 +158,7 @@ def test_own_sequences(own: bytes) -> None:
 )
 def test_foreign_sequences_are_reported_whole(what: str) -> None:
     found = foreign(OPENED + b"before" + what.encode() + b" after", SIZE)
-    assert [one.what for one in found] == [what]
+    assert [escape.what for escape in found] == [what]
     assert found[0].before.endswith("before")
 
 

@@ -141,7 +141,7 @@ async def test_a_conversation_is_a_waterfall_with_parent_and_children(tmp_path: 
 
             await tui.press("G")
             await tui.until("no matching endpoints or adapters")
-            assert f"parent    {first}" in tui.text()
+            assert f"parent     {first}" in tui.text()
             await tui.press("u")
             await tui.until("calls left 10 → 9")
             await tui.press("enter")
@@ -158,7 +158,7 @@ async def test_another_screen_leads_to_a_trace_and_a_trace_to_its_dead_letter(tm
         async with a_dashboard(supervisor) as tui:
             await tui.app.goto("traces", third)
             await tui.until("3 spans of 3 messages")
-            await tui.until(rf"message   {third}")
+            await tui.until(rf"message    {third}")
             await tui.press("d")
             await tui.until(lambda: tui.view.NAME == "dead-letters")
 

@@ -173,7 +173,7 @@ def test_a_span_is_told_with_its_budget_before_and_after() -> None:
         "handler_failed: no disk",
         "✗ failed first  no ␛[2Jdisk",
         "replayed 2 times",
-        "parent    m1",
+        "parent     m1",
     ):
         assert words in told
 
@@ -201,7 +201,7 @@ def test_what_strangers_write_is_safe_to_show(text: str) -> None:
     found.follow(TracePage(rows=[row], complete=True))
     cells += found[0].cells
     pieces = [cell if isinstance(cell, str) else cell[0] for cell in cells]
-    told = [piece for one in wrapped(span_lines(span, waterfall, NOW), 80) for piece in one]
+    told = [piece for line in wrapped(span_lines(span, waterfall, NOW), 80) for piece in line]
     told += found.note(following=False, looking=False, search=text)
     assert all(text.isprintable() for text in [*pieces, *(text for text, _ in told)])
 

@@ -1,1 +1,1 @@
-"""Adapters: `view` has the table and the actions, `detail` shows one adapter."""
+"""Adapters: `view` has the table and the actions, `detail` shows one in full."""

@@ -1,7 +1,7 @@
-"""How the adapters screen says what it knows of one adapter. Pure.
+"""One adapter in full. No I/O.
 
 An adapter has a breaker for each of its mailboxes: ``relay.adapter.{id}`` and, if it has lanes, those below it. A
-binding is shown with the adapters that take its chat.
+binding is shown with the adapters whose patterns match its chat.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from relay_tui.views.facts import fact, long_fact
 from relay_tui.views.states import breaker_state
 from relay_tui.widgets.styled_lines import Line, Piece, line
 
-_BEGINS = {"chat": "the chat begins", "agent": "the agent begins", "both": "either begins"}
+_STARTS = {"chat": "started by the chat", "agent": "started by the agent", "both": "started by either"}
 
 
 def health_of(adapter: ConfiguredAdapter) -> Piece:
-    """Return what the last probe has found."""
+    """Return the result of the last health probe."""
     if adapter.state is None or adapter.state.healthy is None:
         return ("– unknown", "dim")
-    return ("✓ well", "ok") if adapter.state.healthy else ("✗ not well", "bad")
+    return ("✓ healthy", "ok") if adapter.state.healthy else ("✗ unhealthy", "bad")
 
 
 def breakers_of(state: LiveState, adapter_id: str) -> list[tuple[str, LiveBreaker]]:
-    """Return the breakers of an adapter's mailboxes with their subjects, its main one first."""
+    """Return the breakers of an adapter's mailboxes by subject; the main one is first."""
     found = [
-        (one.subject, one)
-        for one in state.breakers.values()
-        if one.subject is not None and one.subject.startswith(ADAPTER_PREFIX) and adapter_of(one.subject) == adapter_id
+        (subject, breaker)
+        for breaker in state.breakers.values()
+        if (subject := breaker.subject or "").startswith(ADAPTER_PREFIX) and adapter_of(subject) == adapter_id
     ]
     return sorted(found, key=lambda pair: pair[0])
 
@@ -41,7 +41,7 @@ def breakers_of(state: LiveState, adapter_id: str) -> list[tuple[str, LiveBreake
 def detail_lines(
     adapter: ConfiguredAdapter, live: LiveState, bindings: Sequence[Binding], now: int, width: int
 ) -> Iterator[Line]:
-    """Yield what is known of an adapter, what is wrong first."""
+    """Yield the lines of an adapter, problems first."""
     state = adapter.state
     yield line((f" {clean(adapter.id)}", "title"), (f"  {clean(adapter.type)}  {adapter_subject(adapter.id)}", "dim"))
     for name, text, style in (
@@ -57,16 +57,17 @@ def detail_lines(
     if adapter.restarts:
         yield fact("restarts", plural(adapter.restarts, "restart"))
     if not adapter.enabled:
-        yield fact("state", "disabled: its mail waits; E runs it again")
+        yield fact("state", "disabled: its messages wait; E enables it")
     elif state is not None:
         priority = f"priority {state.priority}" + (", detached" if state.detached else "")
-        yield fact("takes", clean(", ".join(state.patterns) or "nothing"), (f"  {priority}", "dim"))
+        yield fact("patterns", clean(", ".join(state.patterns) or "none"), (f"  {priority}", "dim"))
         yield fact("since", date_time(state.since), (f"  {about((now - state.since) / 1000)} ago", "dim"))
     for subject, breaker in breakers_of(live, adapter.id):
         failures = plural(breaker.consecutive_failures, "failure") + " in a row"
         retry = f", next probe {time_until(breaker.retry_at, now)}" if breaker.retry_at is not None else ""
         yield fact("breaker", breaker_state(breaker), f"  {failures}{retry}", (f"  {clean(subject)}", "dim"))
     patterns = state.patterns if state is not None else ()
-    for one in bindings:
-        if any(pattern_covers(mine, one.chat) or pattern_covers(one.chat, mine) for mine in patterns):
-            yield fact("binding", f"{clean(one.chat)} → {clean(one.agent)}", (f"  {_BEGINS[one.start]}", "dim"))
+    for binding in bindings:
+        chat = binding.chat
+        if any(pattern_covers(pattern, chat) or pattern_covers(chat, pattern) for pattern in patterns):
+            yield fact("binding", f"{clean(chat)} → {clean(binding.agent)}", (f"  {_STARTS[binding.start]}", "dim"))

@@ -1,13 +1,13 @@
-"""Adapters: the bridges to the outside, how each is doing, and what may be done about it.
+"""Adapters: their states, counts, errors and bindings, and the actions on them.
 
-1. The rows come from the state stream. What it does not carry, which agents belong to which chats, is asked for every
-   few seconds while the screen is looked at, and at once after a change.
-2. A test tells in words what it found: well, not well, cannot say, or not running at all.
+The rows come from the state stream. Bindings are not in it: they are requested every few seconds while the screen is
+shown, and at once after a change.
 """
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable
 
 from textual.app import ComposeResult
 
@@ -22,28 +22,26 @@ from relay_tui.shell.view import View
 from relay_tui.views.adapters.detail import breakers_of, detail_lines, health_of
 from relay_tui.views.facts import long_fact
 from relay_tui.views.states import adapter_rank, adapter_state
-from relay_tui.widgets.dialogs import Confirm
-from relay_tui.widgets.styled_lines import Lines
+from relay_tui.widgets.styled_lines import Line, Lines
 from relay_tui.widgets.table import Column, LiveTable, Row
 
 _ASK_SECS = 5.0
 
 
 class Adapters(View):
-    """Every adapter of adapters.json, those in trouble first."""
+    """All adapters of adapters.json, those with problems first."""
 
     NAME = "adapters"
     HELP = (
-        "An adapter takes messages out to a platform and brings in what comes from there. While it is disabled or "
-        "not connected its mail waits. adapters.json is where adapters and bindings are written down."
+        "An adapter exchanges messages with an external platform. While it is disabled or disconnected, its messages "
+        "wait. Adapters and bindings are configured in adapters.json."
     )
     DEFAULT_CSS = "#adapters-file { height: 0; } #adapter-detail { height: 14; }"
 
-    _known: AdapterList | None = None
+    _details: AdapterList | None = None
     _asked_at = float("-inf")
 
     def compose(self) -> ComposeResult:
-        """Lay out what is wrong with the file, the table, and what is known of the adapter under the cursor."""
         yield Lines(id="adapters-file")
         yield LiveTable(
             [
@@ -54,36 +52,37 @@ class Adapters(View):
                 Column("FAILED", 7, right=True),
                 Column("WAITING", 7, right=True),
                 Column("SINCE", 6, right=True, from_width=76),
-                Column("HEALTH", 10),
+                Column("HEALTH", 11),
             ],
-            empty="no adapters: write one into adapters.json, it is read as soon as it is saved",
+            empty="no adapters: add one to adapters.json, which is read when it is saved",
         )
         yield Lines(id="adapter-detail")
 
     def draw(self) -> None:
-        """Show every adapter."""
-        self._ask_again()
+        now = self.store.clock.monotonic()
+        if self.store.is_live and now - self._asked_at >= _ASK_SECS:
+            self._asked_at = now
+            self.start(self._ask(), doing="loading the bindings")
         problems = [problem for problem in self.store.state.problems if "adapters.json" in problem]
-        wrong = [one for text in problems for one in long_fact("✗ the file", clean(text), "bad", self.area.width)]
+        lines = [part for text in problems for part in long_fact("✗ file", clean(text), "bad", self.area.width)]
         top = self.query_one("#adapters-file", Lines)
-        top.styles.height = len(wrong)
-        top.show(wrong)
+        top.styles.height = len(lines)
+        top.show(lines)
         adapters = self.store.state.adapters.values()
-        order = sorted(adapters, key=lambda one: (adapter_rank(one), one.id))
-        self.query_one(LiveTable).set_rows([self._row(one) for one in order])
+        order = sorted(adapters, key=lambda adapter: (adapter_rank(adapter), adapter.id))
+        self.query_one(LiveTable).set_rows([self._row(adapter) for adapter in order])
         self._draw_detail()
 
     def on_show(self) -> None:
-        """Ask again for what is not in the picture."""
+        """Load the bindings at the next draw."""
         self._asked_at = float("-inf")
 
     def on_live_table_moved(self) -> None:
-        """Show what is known of the adapter under the cursor."""
         self._draw_detail()
 
     def open_argument(self, argument: str) -> None:
         """Go to an adapter, by its id or its subject."""
-        self.draw()  # it may be looked at for the first time
+        self.draw()  # this may be the first visit
         table = self.query_one(LiveTable)
         if not table.go_to_key(argument) and argument.startswith(ADAPTER_PREFIX):
             table.go_to_key(adapter_of(argument))
@@ -91,29 +90,22 @@ class Adapters(View):
     def _draw_detail(self) -> None:
         detail = self.query_one("#adapter-detail", Lines)
         detail.styles.height = 14 if self.area.height >= 26 else 9
-        adapter = self._chosen()
-        bindings = self._known.bindings if self._known is not None else []
-        detail.show(
-            detail_lines(adapter, self.store.state, bindings, self.store.now_ms(), self.area.width) if adapter else []
-        )
-
-    def _ask_again(self) -> None:
-        now = self.store.clock.monotonic()
-        if self.store.is_live and now - self._asked_at >= _ASK_SECS:
-            self._asked_at = now
-            self.start(self._ask(), doing="asking for the bindings")
+        bindings = self._details.bindings if self._details is not None else []
+        lines: Iterable[Line] = ()
+        if (adapter := self._chosen()) is not None:
+            lines = detail_lines(adapter, self.store.state, bindings, self.store.now_ms(), self.area.width)
+        detail.show(lines)
 
     async def _ask(self) -> None:
         try:
-            self._known = await self.client.adapters()
+            self._details = await self.client.adapters()
         except SupervisorUnavailable:
             return  # the banner says so
         self._draw_detail()
 
     def _row(self, adapter: ConfiguredAdapter) -> Row:
         state, now = adapter.state, self.store.now_ms()
-        counts = (state.delivered, state.failed, state.depth) if state is not None else (None, None, None)
-        delivered, failed, depth = counts
+        delivered, failed, depth = (state.delivered, state.failed, state.depth) if state is not None else (None,) * 3
         return Row(
             adapter.id,
             (
@@ -132,91 +124,82 @@ class Adapters(View):
         return self.store.state.adapters.get(self.query_one(LiveTable).key or "")
 
     def _changed(self) -> None:
-        """Have the bindings asked for anew."""
         self._asked_at = float("-inf")
         self.draw()
 
-    @action("enable", "Run the adapter from now on", "E", changes=True, label="enable")
+    @action("enable", "Enable the adapter", "E", changes=True, label="enable")
     async def enable(self) -> None:
-        """Run the adapter."""
         if (adapter := self._chosen()) is not None:
-            self._tell(await self.store.act(self.client.change_adapter(adapter.id, "enable")))
+            self._report(await self.store.act(self.client.change_adapter(adapter.id, "enable")))
             self._changed()
 
-    @action("disable", "Run the adapter no longer; its mail waits", "D", changes=True, label="disable")
+    @action("disable", "Disable the adapter; its messages wait", "D", changes=True, label="disable")
     async def disable(self) -> None:
-        """Stop the adapter."""
         if (adapter := self._chosen()) is None:
             return
         name, waiting = clean(adapter.id), adapter.state.depth if adapter.state is not None else 0
-        what = ["What is under way is finished, then it is stopped; adapters.json is changed, so it stays off."]
-        what.append(f"Its mail waits ({plural(waiting, 'message')} now), until it is enabled again.")
-        if await self.app.push_screen_wait(Confirm(f"Disable the adapter {name}?", what, word="disable")):
+        about = [
+            "It stops after the current deliveries, and stays disabled: adapters.json is changed.",
+            f"Its messages wait ({waiting:,} now) until it is enabled again.",
+        ]
+        if await self.confirm(f"Disable the adapter {name}?", about, word="disable"):
             await self.store.act(self.client.change_adapter(adapter.id, "disable"))
-            self.dashboard.toast(f"{name} is disabled: its mail waits")
+            self.dashboard.toast(f"{name} is disabled: its messages wait")
             self._changed()
 
-    @action("test", "Ask the adapter now whether it is well", "T", changes=True, label="test")
+    @action("test", "Test the adapter's health now", "T", changes=True, label="test")
     async def test(self) -> None:
-        """Probe the adapter."""
         if (adapter := self._chosen()) is not None:
-            self._tell(await self.store.act(self.client.change_adapter(adapter.id, "test")), tested=True)
+            self._report(await self.store.act(self.client.change_adapter(adapter.id, "test")), tested=True)
 
-    @action("reload", "Make the adapter anew, of what adapters.json says", "L", changes=True, label="reload")
+    @action("reload", "Restart the adapter with its settings in adapters.json", "L", changes=True, label="reload")
     async def reload(self) -> None:
-        """Make the adapter anew."""
         if (adapter := self._chosen()) is not None:
-            self._known = await self.store.act(self.client.reload_adapters(adapter.id))
-            for one in self._known.adapters:
-                if one.id == adapter.id:
-                    self._tell(one)
+            self._details = await self.store.act(self.client.reload_adapters(adapter.id))
+            for reloaded in self._details.adapters:
+                if reloaded.id == adapter.id:
+                    self._report(reloaded)
             self._draw_detail()
 
-    @action("reload-adapters", "Read adapters.json again, and do what has changed in it", changes=True)
+    @action("reload-adapters", "Read adapters.json again, and apply the changes", changes=True)
     async def reload_all(self) -> None:
-        """Read the file again."""
-        self._known = await self.store.act(self.client.reload_adapters())
-        wrong = sum(one.problem is not None for one in self._known.adapters)
-        if self._known.problem is not None:
-            self.dashboard.toast(self._known.problem, "error")
+        details = self._details = await self.store.act(self.client.reload_adapters())
+        invalid = sum(adapter.problem is not None for adapter in details.adapters)
+        count = plural(len(details.adapters), "adapter")
+        if details.problem is not None:
+            self.dashboard.toast(details.problem, "error")
+        elif invalid:
+            self.dashboard.toast(f"adapters.json was read: {count}, {invalid} with a problem", "warning")
         else:
-            said = f"adapters.json was read: {plural(len(self._known.adapters), 'adapter')}"
-            self.dashboard.toast(
-                f"{said}, {wrong} with a problem" if wrong else said, "warning" if wrong else "information"
-            )
+            self.dashboard.toast(f"adapters.json was read: {count}")
         self._draw_detail()
 
-    @action("adapter-breaker", "Look at the adapter's breaker", "b", label="breaker")
-    async def look_at_breaker(self) -> None:
-        """Go to its breaker: one that is not closed, if there is one."""
+    @action("adapter-breaker", "Go to the adapter's breaker", "b", label="breaker")
+    async def go_to_breaker(self) -> None:
         if (adapter := self._chosen()) is None:
             return
         breakers = sorted(breakers_of(self.store.state, adapter.id), key=lambda pair: pair[1].state == "CLOSED")
         if breakers:
             await self.dashboard.goto("breakers", breakers[0][0])
         else:
-            self.dashboard.toast(f"{clean(adapter.id)} has no breaker yet: nothing was delivered to it")
+            self.dashboard.toast(f"{clean(adapter.id)} has no breaker yet: there were no deliveries to it")
 
-    @action("adapter-dead-letters", "List what could not be delivered to the adapter", "d", label="dead letters")
-    async def look_at_dead_letters(self) -> None:
-        """Go to its dead letters."""
+    @action("adapter-dead-letters", "Go to the adapter's dead letters", "d", label="dead letters")
+    async def go_to_dead_letters(self) -> None:
         if (adapter := self._chosen()) is not None:
             await self.dashboard.goto("dead-letters", f"to~{adapter_subject(adapter.id)}")
 
     @action("copy", "Copy the adapter's id", "y", label="copy")
     def copy_id(self) -> None:
-        """Copy the id."""
-        if (adapter := self._chosen()) is not None:
-            self.dashboard.copy(adapter.id, "the id")
+        self.copy_text(self.query_one(LiveTable).key, "the id")
 
     @action("copy-command", "Copy the command that tests the adapter", "Y")
     def copy_command(self) -> None:
-        """Copy a command line."""
         if (adapter := self._chosen()) is not None:
             self.dashboard.copy(f"relay adapters test {shlex.quote(adapter.id)}", "the command")
 
-    def _tell(self, adapter: ConfiguredAdapter, *, tested: bool = False) -> None:
-        """Say how an adapter is now."""
+    def _report(self, adapter: ConfiguredAdapter, *, tested: bool = False) -> None:
+        """Report the state of an adapter after an action."""
         name, state = clean(adapter.id), adapter.state
         if adapter.problem is not None:
             self.dashboard.toast(f"{name}: {adapter.problem}", "error")
@@ -224,8 +207,8 @@ class Adapters(View):
             why = "it is disabled" if not adapter.enabled else "it has not started"
             self.dashboard.toast(f"{name} is not running: {why}", "warning")
         elif state.healthy is False or state.state == "error":
-            self.dashboard.toast(f"{name} is not well: {state.detail or 'it does not say why'}", "error")
+            self.dashboard.toast(f"{name} is unhealthy: {state.detail or 'it gives no reason'}", "error")
         elif tested and state.healthy is None:
-            self.dashboard.toast(f"{name} has no health to ask for; it says it is {state.state}", "warning")
+            self.dashboard.toast(f"{name} has no health check; its state is {state.state}", "warning")
         else:
-            self.dashboard.toast(f"{name} is well: {state.state}" if tested else f"{name} is {state.state}")
+            self.dashboard.toast(f"{name} is healthy: {state.state}" if tested else f"{name} is {state.state}")

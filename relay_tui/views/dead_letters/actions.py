@@ -17,93 +17,75 @@ from relay_core.paths import socket_path
 from relay_core.text.sanitize import clean
 from relay_core.text.units import plural
 from relay_tui.shell.actions import action
-from relay_tui.shell.view import NOTHING_SELECTED, View
+from relay_tui.shell.view import NOTHING_SELECTED
 from relay_tui.views.dead_letters.edit import LetterEditor
 from relay_tui.views.dead_letters.export import AskFile, chosen_path, default_path, export_plan
 from relay_tui.views.dead_letters.plan import PlanScreen, item_lines
 from relay_tui.views.dead_letters.runs import ACTIVE, active_replays, run_words
-from relay_tui.views.dead_letters.selection import LetterSelection, MarkedKeys
-from relay_tui.widgets.dialogs import Confirm, Reader
+from relay_tui.views.dead_letters.selection import LetterSelection, group_filter, selection_of
+from relay_tui.views.dead_letters.tables import DeadLetterTables
+from relay_tui.widgets.dialogs import Reader
 from relay_tui.widgets.styled_lines import BLANK, line
 
 
-class DeadLetterActions(View):
-    """The actions; subclasses know the selection."""
+class DeadLetterActions(DeadLetterTables):
+    """The actions. Those that take a selection or a key apply to it instead of to the marks and the cursor."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.marks = MarkedKeys()
         self.editor = LetterEditor(self)
-        self.busy_with: str | None = None
-        """The long operation that is running, for the operator."""
+
+    # Selection
 
     def selection(self) -> LetterSelection | None:
-        """Return the dead letters that an action applies to now."""
-        raise NotImplementedError
+        """Return the group under the cursor if the groups have the focus, else the marked letters, else the row."""
+        if self.groups.has_focus:
+            group = self.store.state.dead_letters.get(self.groups.key or "")
+            return LetterSelection(where=group_filter(group)) if group is not None else None
+        return selection_of(self.marks, self.letter_list.text, self.letters.key)
 
     def letter_key(self) -> str | None:
-        """Return the dead letter under the cursor."""
-        raise NotImplementedError
+        """Return the dead letter under the cursor, if the list has the focus."""
+        return self.letters.key if self.letters.has_focus else None
 
     def run_key(self) -> str | None:
         """Return the replay under the cursor, if the replays have the focus."""
-        raise NotImplementedError
+        return self.runs.key if self.runs.has_focus else None
 
     def unmark_done(self, done: LetterSelection) -> None:
         """Unmark the dead letters of a finished action."""
-        raise NotImplementedError
+        self.marks.unmark_done(done, self.letter_list.text)
+        self.draw_marks()
 
     # Replay
 
     @action("plan", "Plan a replay of the marked letters: see the verdicts, and start it", "P", asks=True, label="plan")
-    async def plan(self) -> None:
-        """Plan a replay."""
-        await self.plan_selection(self.selection())
-
-    async def plan_selection(self, selection: LetterSelection | None) -> None:
-        """Plan a replay in a dialog."""
-        frozen = await self._freeze(selection)
+    async def plan(self, only: LetterSelection | None = None) -> None:
+        frozen = await self._freeze(only or self.selection())
         if frozen is not None and await self.app.push_screen_wait(PlanScreen(self.dashboard, *frozen)):
             self.unmark_done(frozen[0])
 
     # Edit
 
-    @action(
-        "edit",
-        "Edit the dead letter in $EDITOR, and replay the copy",
-        "E",
-        changes=True,
-        label="edit",
-    )
-    async def edit(self) -> None:
-        """Edit the dead letter under the cursor."""
-        await self.edit_letter(self.letter_key())
-
-    async def edit_letter(self, key: str | None) -> None:
-        """Edit a dead letter, and replay the copy in its place."""
-        if key is None:
-            self.dashboard.toast(NOTHING_SELECTED)
-        else:
+    @action("edit", "Edit the dead letter in $EDITOR, and replay the copy", "E", changes=True, label="edit")
+    async def edit(self, only: str | None = None) -> None:
+        if (key := only or self.letter_key()) is not None:
             await self.editor.edit(key)
+        else:
+            self.dashboard.toast(NOTHING_SELECTED)
 
     # Purge and export
 
     @action("purge", "Delete the marked letters", "X", changes=True, label="purge")
-    async def purge(self) -> None:
-        """Delete dead letters."""
-        await self.purge_selection(self.selection())
-
-    async def purge_selection(self, selection: LetterSelection | None) -> None:
-        """Delete a selection, after it was frozen, counted and confirmed."""
-        frozen = await self._freeze(selection)
+    async def purge(self, only: LetterSelection | None = None) -> None:
+        frozen = await self._freeze(only or self.selection())
         if frozen is None or not (count := _remaining(frozen[1])):
             return
         selection, head = frozen
         about = [selection.words, "This cannot be undone; W exports first."]
         if head.partial:
             about.insert(1, _partial_words(count, head.partial))
-        title = f"Purge {plural(count, 'dead letter')}"
-        if not await self.app.push_screen_wait(Confirm(title, about, word=f"purge {count}")):
+        if not await self.confirm(f"Purge {plural(count, 'dead letter')}", about, word=f"purge {count}"):
             return
         with self._busy(f"purging {plural(count, 'dead letter')} …"):
             purged = await self.store.act(self.client.purge_dead_letters(plan_id=head.id))
@@ -112,7 +94,6 @@ class DeadLetterActions(View):
 
     @action("export", "Export the marked letters to a file, as JSON lines", "W", changes=True, label="export")
     async def export(self) -> None:
-        """Write dead letters to a file."""
         frozen = await self._freeze(self.selection())
         if frozen is None or not (count := _remaining(frozen[1])):
             return
@@ -124,9 +105,7 @@ class DeadLetterActions(View):
         if answer is None:
             return
         path, exists = await asyncio.to_thread(chosen_path, answer)
-        if exists and not await self.app.push_screen_wait(
-            Confirm("Overwrite the file?", [clean(str(path))], word="overwrite")
-        ):
+        if exists and not await self.confirm("Overwrite the file?", [clean(str(path))], word="overwrite"):
             return
 
         def show_progress(done: int) -> None:
@@ -174,7 +153,6 @@ class DeadLetterActions(View):
 
     @action("pause-replay", "Pause or resume a replay", "Z", changes=True, label="pause")
     async def pause_replay(self) -> None:
-        """Pause or resume a replay."""
         if (run := self._run()) is not None:
             is_paused = self.store.state.replays[run].state == "paused"
             await self.store.act(self.client.steer_replay(run, "resume" if is_paused else "pause"))
@@ -183,11 +161,10 @@ class DeadLetterActions(View):
         "cancel-replay", "Cancel a replay; the remaining letters stay dead letters", "C", changes=True, label="cancel"
     )
     async def cancel_replay(self) -> None:
-        """Cancel a replay."""
         if (run := self._run()) is None:
             return
         about = [*run_words(self.store.state.replays[run]), "Messages that were requeued stay requeued."]
-        if await self.app.push_screen_wait(Confirm("Cancel this replay?", about, word="cancel")):
+        if await self.confirm("Cancel this replay?", about, word="cancel"):
             await self.store.act(self.client.steer_replay(run, "cancel"))
 
     async def show_run(self, run: str) -> None:
@@ -214,17 +191,10 @@ class DeadLetterActions(View):
     # Copy
 
     @action("copy-command", "Copy the command that replays the marked letters", "Y")
-    def copy_command(self) -> None:
-        """Copy the command."""
-        if (selection := self.selection()) is not None:
-            self.copy_selection(selection)
-        else:
-            self.dashboard.toast(NOTHING_SELECTED)
-
-    def copy_selection(self, selection: LetterSelection) -> None:
-        """Copy the command that replays a selection."""
-        socket = self.store.socket
-        self.dashboard.copy(selection.command(None if socket == socket_path() else str(socket)), "the command")
+    def copy_command(self, only: LetterSelection | None = None) -> None:
+        selection, socket = only or self.selection(), self.store.socket
+        option = None if socket == socket_path() else str(socket)
+        self.copy_text(selection.command(option) if selection is not None else None, "the command")
 
 
 def _partial_words(count: int, partial: int) -> str:

@@ -21,13 +21,13 @@ from relay_core.errors import NotFound, RelayError
 from relay_core.messages.dead_letter import DeadLetter
 from relay_core.messages.delivery import Span
 from relay_core.messages.envelope import Envelope
-from relay_core.text.sanitize import clean, pretty_json
-from relay_core.text.units import ago, clock_time, date_time, format_duration, plural, time_until
+from relay_core.text.sanitize import clean, clean_lines, pretty_json
+from relay_core.text.units import ago, clock_time, date_time, format_duration, plural
 from relay_tui.shell.actions import key_of
 from relay_tui.shell.host import Host
 from relay_tui.views.dead_letters.difference import Difference, diff_lines, difference
-from relay_tui.views.dead_letters.text import body_lines, error_lines, instant
-from relay_tui.views.excerpt import excerpt
+from relay_tui.views.excerpt import excerpt, excerpt_lines
+from relay_tui.views.facts import envelope_facts, instant, wrapped_facts
 from relay_tui.views.wrap import chopped
 from relay_tui.widgets.dialogs import Dialog
 from relay_tui.widgets.styled_lines import BLANK, LAST, Line, Lines, line
@@ -35,6 +35,7 @@ from relay_tui.widgets.styled_lines import BLANK, LAST, Line, Lines, line
 Next = Literal["plan", "edit", "purge", "trace", "mailbox", "copy", "copy-command"]
 """The actions of the list that apply to a single letter."""
 _MOST_SPANS = 100
+_REASON_CHARS = 10_000
 _STAGES = {
     "target": "the copy of this target: a replay requeues it there",
     "gate": "no target was reached: a replay publishes it again",
@@ -63,7 +64,6 @@ class LetterScreen(Dialog[Next | None]):
         self._problem: str | None = None
 
     def content(self) -> ComposeResult:
-        """Lay out the letter."""
         yield Lines([line(("loading …", "dim"))])
 
     def _hint_text(self) -> str:
@@ -75,8 +75,7 @@ class LetterScreen(Dialog[Next | None]):
         return " · ".join([*parts, "esc close"])
 
     def on_mount(self) -> None:
-        """Load the letter."""
-        self._host.start(self._load(), doing="loading the dead letter")
+        self._host.tasks.start(self._load(), doing="loading the dead letter")
 
     async def _load(self) -> None:
         client = self._host.store.client
@@ -106,7 +105,6 @@ class LetterScreen(Dialog[Next | None]):
             self.query_one(Lines).show(self._lines(max(self.query_one(Lines).size.width, 20)))
 
     def on_resize(self) -> None:
-        """Wrap the lines to the new width."""
         self.call_after_refresh(self._show)
 
     def _lines(self, width: int) -> Iterator[Line]:
@@ -116,19 +114,17 @@ class LetterScreen(Dialog[Next | None]):
         letter, now = self._letter, self._host.store.now_ms()
         failed = instant(letter.failed_at)
         yield line(("Why it failed  ", "title"), (clean(letter.code), "warn"), (f"  {ago(failed, now)}", "dim"))
-        yield from error_lines(letter.reason, width)
+        yield from reason_lines(letter.reason, width)
         yield BLANK
         yield line(("Message", "title"))
-        for name, text in _facts(letter, now):
-            for at, part in enumerate(chopped(clean(text, 2000), max(width - 12, 10))):
-                yield line((f"  {name if at == 0 else '':9} ", "dim"), part)
+        yield from wrapped_facts(_facts(letter, now), width)
         yield from self._edit_lines(letter.envelope, width)
         yield BLANK
         yield line(("Body", "title"))
         if letter.envelope is None:
             yield line(("  the file was not a valid message; its bytes are beside the record in the mailbox", "warn"))
         else:
-            yield from body_lines(self._body, width)
+            yield from excerpt_lines(self._body, width)
         if self._spans:
             yield BLANK
             yield line(("Trace  ", "title"), (plural(len(self._spans), "target"), "dim"))
@@ -166,25 +162,20 @@ class LetterScreen(Dialog[Next | None]):
 
 
 def _facts(letter: DeadLetter, now: int) -> Iterator[tuple[str, str]]:
-    envelope = letter.envelope
     yield "id", letter.message_id
-    if envelope is not None:
-        budget, created = envelope.budget, instant(envelope.created_at)
-        yield "from", envelope.sender
-        yield "to", envelope.subject
-        yield "reply to", envelope.reply_to or "none"
-        late = "expired" if budget.ttl <= now else f"expires {time_until(budget.ttl, now)}"
-        yield "created", f"{date_time(created)}Z, {ago(created, now)}; {late}"
-        calls = plural(budget.call_budget_remaining, "call")
-        chain = f"; via {' → '.join(budget.ancestor_chain)}" if budget.ancestor_chain else ""
-        yield "budget", f"hop {budget.hop_count} of {budget.max_hops}, {calls} left{chain}"
-        if envelope.parent_id is not None:
-            yield "parent", envelope.parent_id
+    if letter.envelope is not None:
+        yield from envelope_facts(letter.envelope, now)
     replays = "never replayed" if not letter.replays else f"replayed {plural(letter.replays, 'time')}"
     yield "failed", f"{date_time(instant(letter.failed_at))}Z, {replays}"
     yield "mailbox", f"{letter.endpoint_hash}, {_STAGES[letter.stage]}"
     if letter.partial:
         yield "partial", "other targets received the message: this is the failed target's copy"
+
+
+def reason_lines(reason: str, width: int) -> list[Line]:
+    """Return a reason or a stack trace, bounded, in lines that fit the width."""
+    text = reason if len(reason) <= _REASON_CHARS else reason[:_REASON_CHARS] + "…"
+    return [line((f"  {part}", "bad")) for row in clean_lines(text, 60, 2000) for part in chopped(row, width - 2)]
 
 
 def _span_lines(spans: Iterable[Span]) -> Iterator[Line]:

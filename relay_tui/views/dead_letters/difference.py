@@ -82,11 +82,9 @@ class DifferenceScreen(Dialog[Answer | None]):
         self._changes = changes
 
     def content(self) -> ComposeResult:
-        """Lay out the difference."""
         yield Lines()
 
     def on_resize(self) -> None:
-        """Wrap the lines to the new width."""
         self.call_after_refresh(self._show)
 
     def _show(self) -> None:
@@ -94,7 +92,6 @@ class DifferenceScreen(Dialog[Answer | None]):
         lines.show(diff_lines(self._changes, max(lines.size.width, 20)))
 
     def press(self, key: str) -> None:
-        """Answer with a key."""
         if key == "enter":
             self._confirm("send", "Replay the edited copy?")
         elif key == "f":

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from relay_core.errors import RelayError
@@ -16,7 +17,7 @@ from relay_core.text.sanitize import clean, pretty_json
 from relay_core.text.units import plural
 from relay_tui.shell.view import View
 from relay_tui.views.dead_letters.difference import DifferenceScreen, difference
-from relay_tui.views.dead_letters.editor import discard, is_unchanged, read_edited, run_editor, write_private
+from relay_tui.views.dead_letters.editor import is_unchanged, read_edited, run_editor, write_private
 from relay_tui.views.dead_letters.selection import letter_words
 
 _EDITS_KEPT = 100
@@ -55,7 +56,8 @@ class LetterEditor:
             view.dashboard.toast(str(error), "error")
         finally:
             if unsent is None or is_unchanged(path, before):
-                discard(path)
+                with suppress(OSError):
+                    path.unlink()
             else:
                 view.dashboard.toast(f"{unsent}; your text is kept in {path}", "warning")
 

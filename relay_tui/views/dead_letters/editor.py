@@ -13,7 +13,6 @@ import shlex
 import signal
 import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -103,9 +102,3 @@ def is_unchanged(path: Path, text: str) -> bool:
         return True
     except (OSError, ValueError):
         return False
-
-
-def discard(path: Path) -> None:
-    """Remove a file."""
-    with suppress(OSError):
-        path.unlink()

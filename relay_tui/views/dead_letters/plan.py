@@ -20,7 +20,7 @@ from relay_core.text.sanitize import clean
 from relay_core.text.units import clock_time, plural
 from relay_tui.shell.host import Host
 from relay_tui.views.dead_letters.selection import LetterSelection
-from relay_tui.views.dead_letters.text import instant
+from relay_tui.views.facts import instant
 from relay_tui.views.wrap import chopped
 from relay_tui.widgets.dialogs import Ask, Confirm, Dialog
 from relay_tui.widgets.styled_lines import BLANK, Line, Lines, Piece, line
@@ -57,7 +57,6 @@ class PlanScreen(Dialog[bool]):
         self._canary = head.total > _CANARIES
         self._items = PlanRows()
         self._is_loading = False
-        self._is_busy = False
         self._note: Line = line(("nothing has changed yet: this is what a replay would do", "ok"))
 
     @property
@@ -66,13 +65,11 @@ class PlanScreen(Dialog[bool]):
         return sum(self._head.counts.get(verdict, 0) for verdict in REPLAYABLE)
 
     def content(self) -> ComposeResult:
-        """Lay out the plan."""
         columns = [Column("VERDICT", 15), Column("TARGET"), Column("MESSAGE", 26, from_width=84), Column("WHY")]
         yield Lines(id="plan-head")
         yield LiveTable(columns, empty="the plan is empty")
 
     def on_mount(self) -> None:
-        """Show the plan."""
         self.query_one(LiveTable).focus()
         self._show()
         self._load()
@@ -118,13 +115,12 @@ class PlanScreen(Dialog[bool]):
     # The items of the plan
 
     def on_live_table_near_end(self) -> None:
-        """Load more items before they are needed."""
         self._load()
 
     def _load(self) -> None:
         if not self._is_loading and len(self._items) < self._head.total:
             self._is_loading = True
-            self._host.start(self._more(), doing="loading the plan")
+            self._host.tasks.start(self._more(), doing="loading the plan")
 
     async def _more(self) -> None:
         head = self._head
@@ -154,18 +150,7 @@ class PlanScreen(Dialog[bool]):
             self._start_task(self._start_replay(), doing="starting the replay")
 
     def _start_task(self, work: Coroutine[Any, Any, None], *, doing: str) -> None:
-        """Run one task at a time: pressing a key twice equals pressing it once."""
-        if self._is_busy:
-            work.close()
-        else:
-            self._is_busy = True
-            self._host.start(self._alone(work), doing=doing)
-
-    async def _alone(self, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            await work
-        finally:
-            self._is_busy = False
+        self._host.tasks.start_once(f"plan {self._first.id}", work, doing=doing)
 
     async def _ask_rate(self) -> None:
         given = f"{self._rate:g}" if self._rate is not None else ""

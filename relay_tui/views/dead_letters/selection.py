@@ -22,7 +22,7 @@ from relay_core.messages.replay_plan import PlanHead
 from relay_core.messages.subjects import is_pattern
 from relay_core.text.sanitize import clean
 from relay_core.text.units import plural
-from relay_tui.views.dead_letters.text import instant
+from relay_tui.views.facts import instant
 
 _LOOKED_FOR = 1000
 

@@ -22,11 +22,12 @@ from relay_core.messages.dead_letter import count_dead
 from relay_core.messages.replay_plan import ReplayOutcome
 from relay_core.text.sanitize import clean, clean_lines
 from relay_core.text.units import plural, size
+from relay_tui.shell.view import View
 from relay_tui.views.dead_letters import groups, rows, runs
-from relay_tui.views.dead_letters.actions import DeadLetterActions
 from relay_tui.views.dead_letters.groups import group_rows, growth
 from relay_tui.views.dead_letters.letter_list import LetterList
 from relay_tui.views.dead_letters.runs import active_replays, interrupted, run_rows
+from relay_tui.views.dead_letters.selection import MarkedKeys
 from relay_tui.views.wrap import chopped
 from relay_tui.widgets.styled_lines import LAST, Line, Lines, Piece, line, width_of
 from relay_tui.widgets.table import LiveTable
@@ -37,7 +38,7 @@ _SHARE = 4.0
 _MOST_RUNS = 4
 
 
-class DeadLetterTables(DeadLetterActions):
+class DeadLetterTables(View):
     """The tables, and their refresh."""
 
     DEFAULT_CSS = """
@@ -49,6 +50,9 @@ class DeadLetterTables(DeadLetterActions):
 
     def __init__(self) -> None:
         super().__init__()
+        self.marks = MarkedKeys()
+        self.busy_with: str | None = None
+        """The long operation that is running, for the operator."""
         self.letter_list = LetterList(lambda: self.client, self._list_changed)
         self.wanted = ""
         """The filter that was requested last."""
@@ -69,7 +73,6 @@ class DeadLetterTables(DeadLetterActions):
         """A replay that has vanished with its supervisor, for the operator."""
 
     def compose(self) -> ComposeResult:
-        """Lay out the tables; the list comes first because the first table gets the focus."""
         yield LiveTable(rows.COLUMNS, id="letters", empty="loading …", follows=True)
         yield Lines(id="letters-preview")
         with Vertical(id="letters-above"):
@@ -79,7 +82,6 @@ class DeadLetterTables(DeadLetterActions):
             yield Lines(id="letters-filter")
 
     def on_mount(self) -> None:
-        """Share the marks with the list."""
         self.letters.marks = self.marks
 
     @property
@@ -105,7 +107,6 @@ class DeadLetterTables(DeadLetterActions):
             self._draw_above()
 
     def draw(self) -> None:
-        """Draw the tables, and refresh what has changed."""
         self._draw_above()
         self.draw_list()
         self._keep_fresh()
@@ -206,6 +207,11 @@ class DeadLetterTables(DeadLetterActions):
         for text in clean_lines(letter.reason, 3):
             yield from (line(f" {part}") for part in chopped(text, width))
 
+    def draw_marks(self) -> None:
+        """Show the marks of the list."""
+        self.letters.repaint_changed()
+        self.draw_list()
+
     # The list
 
     def _list_changed(self) -> None:
@@ -279,7 +285,6 @@ class DeadLetterTables(DeadLetterActions):
             self.draw_list()
 
     def on_live_table_near_end(self, event: LiveTable.NearEnd) -> None:
-        """Load more rows before they are needed."""
         if event.table is self.letters and not self.letter_list.is_loading and self.letter_list.rows.cursor is not None:
             self.start(self.letter_list.more(), doing="loading more dead letters")
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 from relay_core.text.sanitize import clean
 from relay_tui.shell.actions import action
 from relay_tui.shell.view import NOTHING_SELECTED
+from relay_tui.views.dead_letters.actions import DeadLetterActions
 from relay_tui.views.dead_letters.detail import LetterScreen
-from relay_tui.views.dead_letters.selection import LetterSelection, group_filter, is_half_typed, selection_of
-from relay_tui.views.dead_letters.tables import DeadLetterTables
+from relay_tui.views.dead_letters.selection import LetterSelection, is_half_typed
 from relay_tui.widgets.table import LiveTable
 
 
-class DeadLetters(DeadLetterTables):
+class DeadLetters(DeadLetterActions):
     """The dead letters."""
 
     NAME = "dead-letters"
@@ -30,50 +30,16 @@ class DeadLetters(DeadLetterTables):
     )
 
     def on_live_table_chosen(self, event: LiveTable.Chosen) -> None:
-        """Open the row that was double-clicked."""
         self.start(self.open_row(), doing="opening the row")
 
     def open_argument(self, argument: str) -> None:
-        """Apply a filter."""
         self.dashboard.focus_widget(self.letters)
         self.ask(argument)
-
-    # Selection
-
-    def selection(self) -> LetterSelection | None:
-        """Return the group under the cursor if the groups have the focus, else the marked letters, else the row."""
-        if self.groups.has_focus:
-            group = self.store.state.dead_letters.get(self.groups.key or "")
-            return LetterSelection(where=group_filter(group)) if group is not None else None
-        return selection_of(self.marks, self.letter_list.text, self.letters.key)
-
-    def letter_key(self) -> str | None:
-        """Return the dead letter under the cursor, if the list has the focus."""
-        return self.letters.key if self.letters.has_focus else None
-
-    def run_key(self) -> str | None:
-        """Return the replay under the cursor, if the replays have the focus."""
-        return self.runs.key if self.runs.has_focus else None
-
-    def unmark(self) -> None:
-        """Unmark everything."""
-        self.marks.forget()
-        self.letters.repaint_changed()
-        self.draw_list()
-
-    def unmark_done(self, done: LetterSelection) -> None:
-        """Unmark the dead letters of a finished action."""
-        self.marks.unmark_done(done, self.letter_list.text)
-        self.letters.repaint_changed()
-        self.draw_list()
-
-    # Keys
 
     @action(
         "filter", "Filter the list: reason=, to~, from~, age<, !, body text", "/", argument="[filter]", label="filter"
     )
     def filter_list(self, text: str | None) -> None:
-        """Open the prompt for a filter, which applies as it is typed."""
         if text is not None:
             self.open_argument(text)
             return
@@ -94,7 +60,6 @@ class DeadLetters(DeadLetterTables):
 
     @action("mark", "Mark the dead letter, or unmark it", "space", label="mark")
     def mark(self) -> None:
-        """Mark the row under the cursor and move to the next; without a cursor, move to the first row."""
         table = self.letters
         if not table.has_focus:
             self.dashboard.focus_widget(table)
@@ -102,23 +67,19 @@ class DeadLetters(DeadLetterTables):
             table.move(1)
         else:
             self.marks.toggle(table.key)
-            table.repaint_changed()
             table.move(1)
-            self.draw_list()
+            self.draw_marks()
 
     @action("mark-all", "Mark all letters of the filter, loaded or not", "a", label="all")
     def mark_all(self) -> None:
-        """Mark all letters of the filter, or unmark them."""
         if self.marks.everything:
-            self.unmark()
-            return
-        self.marks.mark_everything()
-        self.letters.repaint_changed()
-        self.draw_list()
+            self.marks.forget()
+        else:
+            self.marks.mark_everything()
+        self.draw_marks()
 
     @action("open", "Open the dead letter or the replay, or filter by the group", "enter", label="open")
     async def open_row(self) -> None:
-        """Open the row under the cursor."""
         if self.groups.has_focus:
             if (selection := self.selection()) is not None:
                 self.open_argument(selection.where)
@@ -144,19 +105,18 @@ class DeadLetters(DeadLetterTables):
             case "mailbox":
                 await self.dashboard.goto("mailboxes", key.partition("/")[2])
             case "plan":
-                await self.plan_selection(only)
+                await self.plan(only)
             case "edit":
-                await self.edit_letter(key)
+                await self.edit(key)
             case "purge":
-                await self.purge_selection(only)
+                await self.purge(only)
             case "copy":
                 self.dashboard.copy(key.partition("/")[0], "the id")
             case "copy-command":
-                self.copy_selection(only)
+                self.copy_command(only)
 
     @action("back", "Unmark everything, then clear the filter", "escape")
     def back(self) -> None:
-        """Undo the last step that narrows the list."""
         if self.letter_list.wants_all:
             self.follow_end_from, self.letter_list.wants_all = None, False
         elif not self.letters.has_focus:
@@ -164,7 +124,8 @@ class DeadLetters(DeadLetterTables):
                 self.table.follow()
             self.dashboard.focus_widget(self.letters)
         elif self.marks:
-            self.unmark()
+            self.marks.forget()
+            self.draw_marks()
         elif self.wanted.strip():
             self.ask("")
         elif self.interrupted is not None:
@@ -173,32 +134,22 @@ class DeadLetters(DeadLetterTables):
 
     @action("trace", "Go to the trace of the dead letter", "t", label="trace")
     async def show_trace(self) -> None:
-        """Go to the trace."""
-        if (key := self.letters.key) is not None:
-            await self.dashboard.goto("traces", key.partition("/")[0])
-        else:
-            self.dashboard.toast(NOTHING_SELECTED)
+        await self.goto_selected("traces", self.letters.key and self.letters.key.partition("/")[0])
 
     @action("mailbox", "Go to its mailbox", "m")
     async def show_mailbox(self) -> None:
-        """Go to the mailbox."""
         key = self.groups.key if self.groups.has_focus else self.letters.key
-        if key is not None:
-            await self.dashboard.goto("mailboxes", key.partition("/")[2])
-        else:
-            self.dashboard.toast(NOTHING_SELECTED)
+        await self.goto_selected("mailboxes", key and key.partition("/")[2])
 
     @action("copy", "Copy the id of the dead letter or the plan, or the filter of the group", "y")
     def copy(self) -> None:
-        """Copy the id or the filter under the cursor."""
         if self.groups.has_focus and (selection := self.selection()) is not None:
             self.dashboard.copy(selection.where, "the filter")
         elif (run := self.run_key()) is not None:
             self.dashboard.copy(run, "the id of the plan")
-        elif (key := self.letter_key()) is not None:
-            self.dashboard.copy(key.partition("/")[0], "the id")
         else:
-            self.dashboard.toast(NOTHING_SELECTED)
+            key = self.letter_key()
+            self.copy_text(key and key.partition("/")[0], "the id")
 
     def move_to_top(self) -> None:
         """Go to the first rows, and follow them."""

@@ -1,1 +1,1 @@
-"""Mailboxes and senders: `view` has both tables, `rows` and `order` fill them, `peek` and `mail` show the messages."""
+"""Mailboxes and senders: `view` has both tables (`rows`, `ranking`), `mailbox_pane` one mailbox (`mail`)."""

@@ -1,4 +1,4 @@
-"""The rows of mailboxes and of senders: their columns, their orders, and what is in each cell."""
+"""The rows of mailboxes and senders: columns, sort orders and cells."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SENDER_COLUMNS = (
 )
 
 SORTS: dict[str, Callable[[LiveMailbox], float] | None] = {
-    # In steps, so that rows of about the same pressure do not change places all the time.
+    # In steps, so that rows of similar pressure do not swap all the time.
     "pressure": lambda box: -100 if box.degraded else -ceil(share_of(box.pressure) * 100) / 100 or not box.depth,
     "depth": lambda box: -box.depth,
     "oldest": lambda box: box.oldest_at if box.oldest_at is not None else _NEVER,
@@ -50,19 +50,17 @@ SORTS: dict[str, Callable[[LiveMailbox], float] | None] = {
 
 
 def by_count(sender: LiveSender) -> float:
-    """Return the rank of a sender: those who talk most are first."""
+    """Return the rank of a sender: most messages first."""
     return -sender.count
 
 
 def box_row(store: Store, key: str) -> Row:
-    """Return how a mailbox is now."""
+    """Return the row of a mailbox."""
     box = store.state.mailboxes.get(key)
-    if box is None:  # until the next sort
+    if box is None:  # removed since the last sort
         return Row(key, ("–",) * len(BOX_COLUMNS))
     state, style = mailbox_state(box, store.warning_at)
-    history = store.history
-    now = store.now_ms()
-    change, _ = history.depth.change(key, box.depth, _TREND_SECS) if box.depth else (0, 0)
+    change, _ = store.history.depth.change(key, box.depth, _TREND_SECS) if box.depth else (0, 0)
     return Row(
         key,
         (
@@ -71,8 +69,8 @@ def box_row(store: Store, key: str) -> Row:
             (f"{bar(box.pressure, _BAR)} {share_of(box.pressure):4.0%}", style),
             number(box.depth),
             trend_of(change),
-            about((now - box.oldest_at) / 1000) if box.oldest_at is not None else "–",
-            about(history.drained_in(key, box.depth)) if box.depth else "–",
+            about((store.now_ms() - box.oldest_at) / 1000) if box.oldest_at is not None else "–",
+            about(store.history.drained_in(key, box.depth)) if box.depth else "–",
             str(box.claimed),
             (number(box.failed), "bad" if box.failed else ""),
             str(box.consumers),
@@ -82,13 +80,12 @@ def box_row(store: Store, key: str) -> Row:
 
 
 def sender_row(store: Store, name: str) -> Row:
-    """Return what a sender has used of its limit."""
+    """Return the row of a sender."""
     sender = store.state.senders.get(name)
     if sender is None:
         return Row(name, (clean(name), *("–",) * (len(SENDER_COLUMNS) - 1)))
     state, style = sender_state(sender)
     share = sender.count / max(sender.limit, 1)
-    now = store.now_ms()
     return Row(
         name,
         (
@@ -98,6 +95,6 @@ def sender_row(store: Store, name: str) -> Row:
             number(sender.count),
             number(sender.limit),
             f"{sender.window_secs}s",
-            time_until(sender.resets_at, now) if sender.resets_at - now >= 1000 else "now",
+            time_until(sender.resets_at, store.now_ms()),
         ),
     )

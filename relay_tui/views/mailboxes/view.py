@@ -1,7 +1,6 @@
-"""Mailboxes and senders: who has how much mail, since when, and who sends the most; open a mailbox to see its mail.
+"""Mailboxes and senders: depth, age and pressure, rate limits, and the messages of an open mailbox (mailbox_pane.py).
 
-Ten thousand mailboxes cost no more than those on the screen, and one sort a second (order.py). What is in an
-open mailbox is peek.py's part.
+Ten thousand mailboxes cost no more than the visible ones and one sort a second (ranking.py).
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ from relay_tui.shell.view import View
 from relay_tui.views.mailboxes.mailbox_pane import MailboxPane
 from relay_tui.views.mailboxes.ranking import Ranking
 from relay_tui.views.mailboxes.rows import BOX_COLUMNS, SENDER_COLUMNS, SORTS, box_row, by_count, sender_row
-from relay_tui.widgets.dialogs import Ask, Confirm
+from relay_tui.widgets.dialogs import Ask
 from relay_tui.widgets.styled_lines import Line, Lines, line
 from relay_tui.widgets.table import LiveTable
 
 
 class Mailboxes(View):
-    """Every mailbox, and every sender within its window."""
+    """All mailboxes, and all senders of the current rate window."""
 
     NAME = "mailboxes"
     HELP = (
-        "EMPTY IN is a guess from the last half minute. Enter shows the mail that waits in a mailbox and takes none of "
-        "it. Senders that talk most are first; RESETS says when there is room for one more message."
+        "EMPTY IN is estimated from the last half minute. Enter peeks at the waiting messages of a mailbox without "
+        "claiming any. Senders are sorted by messages; RESETS is when the next message is accepted."
     )
     DEFAULT_CSS = """
     #boxes-title, #senders-title { height: 1; }
@@ -44,18 +43,17 @@ class Mailboxes(View):
         self._sort = "pressure"
         self._part = ""
         self._awaited: str | None = None
-        """A mailbox that was just made, for the cursor to go to."""
+        """A mailbox that was just registered: the cursor goes there."""
         self._senders_shown: tuple[object, ...] = ()
         self._boxes = Ranking[LiveMailbox](lambda _, box: box.subject, lambda key: box_row(self.store, key))
         self._senders = Ranking[LiveSender](lambda name, _: name, lambda name: sender_row(self.store, name))
 
     def compose(self) -> ComposeResult:
-        """Lay out the two tables, and a mailbox that is open."""
         with Vertical(id="mailbox-lists"):
             yield Lines(id="boxes-title")
             yield LiveTable(BOX_COLUMNS, id="boxes")
             yield Lines(id="senders-title")
-            yield LiveTable(SENDER_COLUMNS, id="senders", empty="nobody has published within its window")
+            yield LiveTable(SENDER_COLUMNS, id="senders", empty="no sender in the current window")
         yield MailboxPane()
 
     @property
@@ -72,42 +70,38 @@ class Mailboxes(View):
 
     @property
     def table(self) -> LiveTable | None:
-        """The table that keys move in."""
+        """The table in which keys move."""
         focused = self.app.focused
         if isinstance(focused, LiveTable) and focused.display and self in focused.ancestors:
             return focused
         return self._pane.query_one(LiveTable) if self._pane.key is not None else self._box_table
 
     def draw(self) -> None:
-        """Show how things are."""
         if self._pane.key is not None:
-            self._pane.draw(self.store, self.start)
+            self._pane.draw()
             return
         state = self.store.state
         now = self.store.clock.monotonic()
         boxes = self._boxes.rows(state.mailboxes, SORTS[self._sort], self._part, now)
-        empty = (
-            f"no mailbox has {clean(self._part)!r} in its subject: esc shows all"
-            if self._part
-            else "no endpoint is registered yet: N registers one"
-        )
+        empty = "no endpoint is registered yet: N registers one"
+        if self._part:
+            empty = f"no subject contains {clean(self._part)!r}: esc shows all"
         self._box_table.set_rows(boxes, empty=empty)
         shown = (state.at // 1000, self._part, len(state.senders))
-        if shown != self._senders_shown:  # every sender's count is different all the time: once a second is enough
+        if shown != self._senders_shown:  # counts change all the time: once a second is enough
             self._senders_shown = shown
             self._sender_table.set_rows(self._senders.rows(state.senders, by_count, self._part, now))
         self.query_one("#boxes-title", Lines).show([self._boxes_title(len(boxes))])
-        self.query_one("#senders-title", Lines).show([_senders_title(len(state.senders))])
+        senders_title = line((" Senders ", "title"), (f" {len(state.senders):,}, by messages", "dim"))
+        self.query_one("#senders-title", Lines).show([senders_title])
         if self._awaited is not None and self._box_table.go_to_key(self._awaited):
             self._awaited = None
 
     def on_live_table_moved(self, event: LiveTable.Moved) -> None:
-        """Show the message that the cursor is on."""
         if event.table.id == "mail" and type(event) is LiveTable.Moved:
-            self._pane.show_message(self.store)
+            self._pane.show_message()
 
     def on_live_table_chosen(self, event: LiveTable.Chosen) -> None:
-        """Open what was clicked twice."""
         self.open_mailbox()
 
     def open_argument(self, argument: str) -> None:
@@ -121,10 +115,8 @@ class Mailboxes(View):
             self._sender_table.focus()
             return
         self._box_table.focus()
-        if not self._box_table.go_to_key(argument):
-            for key, box in self.store.state.mailboxes.items():
-                if box.subject == argument:
-                    self._box_table.go_to_key(key)
+        subjects = {box.subject: key for key, box in self.store.state.mailboxes.items()}
+        self._box_table.go_to_key(subjects.get(argument, argument))
 
     def _boxes_title(self, shown: int) -> Line:
         total = len(self.store.state.mailboxes)
@@ -132,20 +124,18 @@ class Mailboxes(View):
         part = f"  /{clean(self._part)}" if self._part else ""
         return line((" Mailboxes ", "title"), (f" {count}, by {self._sort}", "dim"), (part, "accent"))
 
-    # What can be done
+    # Actions
 
-    @action("open", "Look at the mail that waits in the mailbox", "enter", label="open")
+    @action("open", "Peek at the waiting messages of the mailbox", "enter", label="open")
     def open_mailbox(self) -> None:
-        """Open the mailbox under the cursor."""
         key = self._box_table.key
         if self._pane.key is None and self.table is self._box_table and key is not None:
             self.query_one("#mailbox-lists").display = False
             self._pane.open(key)
             self.draw()
 
-    @action("back", "Close the mailbox, or take the filter away", "escape", label="back")
+    @action("back", "Close the mailbox, or clear the filter", "escape", label="back")
     def back(self) -> None:
-        """Go back to the lists, or to all of them."""
         if self._pane.key is not None:
             self._close_pane()
             self._box_table.focus()
@@ -159,17 +149,15 @@ class Mailboxes(View):
 
     @action("sort", "Sort by pressure, depth, oldest or name", "o", label="sort", argument="[by]")
     def sort(self, by: str | None = None) -> None:
-        """Take another order: the one that is named, or the next."""
         names = list(SORTS)
         if by is not None and by not in names:
-            self.dashboard.toast(f"there is no order {by}: {', '.join(names)}", "warning")
+            self.dashboard.toast(f"there is no sort order {by}: {', '.join(names)}", "warning")
             return
         self._sort = by or names[(names.index(self._sort) + 1) % len(names)]
         self.draw()
 
-    @action("filter", "Show only what has this in its subject", "/", label="filter")
+    @action("filter", "Filter by a part of the subject", "/", label="filter")
     def filter(self) -> None:
-        """Let a part of the subject be typed."""
         before = self._part
         table = self.table
 
@@ -187,30 +175,30 @@ class Mailboxes(View):
 
     @action("trace", "Go to the trace of the message", "t", label="trace")
     async def trace(self) -> None:
-        """Go to the trace of the message under the cursor."""
-        message = self._pane.message if self._pane.key is not None else None
-        if message is not None:
-            await self.dashboard.goto("traces", message.id)
+        await self.goto_selected("traces", self._message_id)
 
     @action("copy", "Copy the message's id, or the subject", "y")
     def copy(self) -> None:
-        """Copy what the cursor is on."""
         if self._pane.key is not None:
-            if (message := self._pane.message) is not None:
-                self.dashboard.copy(message.id, "the id")
-        elif (name := self._subject()) is not None:
-            self.dashboard.copy(name, "the subject")
+            self.copy_text(self._message_id, "the id")
+        else:
+            self.copy_text(self._subject(), "the subject")
 
-    @action("copy-command", "Copy a command that shows this", "Y")
+    @action("copy-command", "Copy the command that shows it", "Y")
     def copy_command(self) -> None:
-        """Copy a command line for what the cursor is on."""
+        command: str | None = "relay senders"
         if self._pane.key is not None:
-            if (message := self._pane.message) is not None:
-                self.dashboard.copy(f"relay trace {shlex.quote(message.id)}", "the command")
-        elif self.table is self._sender_table:
-            self.dashboard.copy("relay senders", "the command")
-        elif (name := self._subject()) is not None:
-            self.dashboard.copy(f"relay inbox {shlex.quote(name)}", "the command")
+            command = self._message_id and f"relay trace {shlex.quote(self._message_id)}"
+        elif self.table is not self._sender_table:
+            subject = self._subject()
+            command = subject and f"relay inbox {shlex.quote(subject)}"
+        self.copy_text(command, "the command")
+
+    @property
+    def _message_id(self) -> str | None:
+        """The message under the cursor of the open mailbox."""
+        message = self._pane.message if self._pane.key is not None else None
+        return message.id if message is not None else None
 
     def _subject(self) -> str | None:
         """Return the sender or the mailbox's subject under the cursor."""
@@ -220,38 +208,30 @@ class Mailboxes(View):
         return box.subject if box is not None else None
 
     def _box(self) -> LiveMailbox | None:
-        """Return the mailbox that is open, or that the cursor is on."""
+        """Return the open mailbox, or the one under the cursor."""
         return self.store.state.mailboxes.get(self._pane.key or self._box_table.key or "")
 
     @action("register", "Register an endpoint", "N", changes=True, label="register")
     async def register(self) -> None:
-        """Give a subject a mailbox."""
         subject = await self.app.push_screen_wait(
-            Ask("Register an endpoint", ["Its mailbox takes mail at once, and lasts. Which subject?"])
+            Ask("Register an endpoint", ["It gets a durable mailbox. Which subject?"])
         )
         if subject is not None:
-            made = await self.store.act(self.client.register_endpoint(subject))
-            self._awaited = made.hash
-            self.dashboard.toast(f"{clean(made.subject)} is registered")
+            endpoint = await self.store.act(self.client.register_endpoint(subject))
+            self._awaited = endpoint.hash
+            self.dashboard.toast(f"{clean(endpoint.subject)} is registered")
             self.draw()
 
-    @action("unregister", "Unregister the endpoint; its mail stays", "U", changes=True, label="unregister")
+    @action("unregister", "Unregister the endpoint; its messages stay", "U", changes=True, label="unregister")
     async def unregister(self) -> None:
-        """Route nothing to the endpoint any more."""
         box = self._box() if self.table is not self._sender_table else None
         if box is None:
             return
         name = clean(box.subject)
         if not box.registered or box.kind != TargetKind.ENDPOINT:
-            self.dashboard.toast(f"{name} is no endpoint that is registered", "warning")
+            self.dashboard.toast(f"{name} is not a registered endpoint", "warning")
             return
         stays = f"{plural(box.depth, 'message')} and {plural(box.failed, 'dead letter')} in it stay on disk."
-        if await self.app.push_screen_wait(
-            Confirm(f"Unregister {name}?", ["Nothing is routed there any more.", stays], word="unregister")
-        ):
+        if await self.confirm(f"Unregister {name}?", ["No more messages are routed to it.", stays], word="unregister"):
             await self.store.act(self.client.unregister_endpoint(box.subject))
-            self.dashboard.toast(f"{name} is not registered any more; its mail stays")
-
-
-def _senders_title(count: int) -> Line:
-    return line((" Senders ", "title"), (f" {count:,}, those who talk most first", "dim"))
+            self.dashboard.toast(f"{name} is unregistered; its messages stay")

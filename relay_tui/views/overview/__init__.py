@@ -1,4 +1,4 @@
-"""The overview: `view` assembles it, `board` and `column` paint it with one cursor, `layout` places the panels.
+"""The overview: `panel_grid` paints the panels with one cursor, `layout` places them.
 
-`panels`, `troubles` and `events` fill them, with the building blocks in `parts`.
+`traffic_panels`, `problem_panels` and `event_panel` provide their content (`panel_content`).
 """

@@ -1,8 +1,7 @@
-"""The overview's newest events: when, what, about whom, and why; each leads to the screen that shows more of it.
+"""The newest events; each opens the screen with its details.
 
-Events of one kind about one target, for the same reason, are one row with a count: a mailbox that refuses ten
-messages a second would otherwise hide the breaker that has opened. Rows of the same second are in the order of their
-names, so that they do not change places all the time.
+Events of one kind, target and reason are one row with a count: a mailbox that refuses ten messages a second would
+otherwise hide a breaker that opened. Rows of the same second are sorted by key, so that they do not swap all the time.
 """
 
 from __future__ import annotations
@@ -43,46 +42,44 @@ _WANTED = 200
 
 
 class EventGroup(NamedTuple):
-    """Events that are one row."""
+    """Events that share a row."""
 
     newest: Event
-    times: int
+    total: int
 
 
-def newest(store: Store, size: PanelSize) -> PanelContent:
-    """Say what has happened, newest first."""
-    found = _grouped(store.state.events)
-    order = sorted(found, key=lambda key: (-(found[key].newest.time // 1000), key))
+def events(store: Store, size: PanelSize) -> PanelContent:
+    """Return the newest events."""
+    groups = _grouped(store.state.events)
+    order = sorted(groups, key=lambda key: (-(groups[key].newest.time // 1000), key))
     shown = order[: size.height]
-    if size.cursor in found and size.cursor not in shown:
+    if size.cursor in groups and size.cursor not in shown:
         shown[-1:] = [size.cursor]
-    entries = [Entry(_line(found[key], size.width), key, _leads(found[key].newest)) for key in shown]
+    entries = [Entry(_line(groups[key], size.width), key, _link(groups[key].newest)) for key in shown]
     if not entries:
-        entries = [Entry((("nothing has happened yet but everyday traffic", "dim"),))]
+        entries = [Entry((("no events yet", "dim"),))]
     return PanelContent(("newest first, UTC", "dim"), entries, _WANTED)
 
 
 def _grouped(events: tuple[Event, ...]) -> dict[str, EventGroup]:
-    """Return the rows by their keys."""
-    times: dict[tuple[str | None, ...], int] = {}
-    last: dict[tuple[str | None, ...], Event] = {}
+    """Return the rows by key."""
+    groups: dict[tuple[str | None, ...], EventGroup] = {}
     for event in events:
-        gone = event.status if _is_gone(event) else None
-        about = (gone or event.kind, event.adapter or event.target, event.subject, event.code or event.status)
-        times[about] = times.get(about, 0) + 1
-        last[about] = event
-    for failed in [about for about in times if about[0] == EventKind.FAILED]:
-        if (EventKind.DEAD_LETTER, *failed[1:]) in times:
-            del times[failed]  # the dead letter that came of it says the same
-    return {f"event:{'/'.join(map(str, about))}": EventGroup(last[about], times[about]) for about in times}
+        kind = event.status if _is_removed(event) else event.kind
+        key = (kind, event.adapter or event.target, event.subject, event.code or event.status)
+        groups[key] = EventGroup(event, groups[key].total + 1 if key in groups else 1)
+    for failed in [key for key in groups if key[0] == EventKind.FAILED]:
+        if (EventKind.DEAD_LETTER, *failed[1:]) in groups:
+            del groups[failed]  # the row of its dead letter says the same
+    return {f"event:{'/'.join(map(str, key))}": group for key, group in groups.items()}
 
 
-def _is_gone(event: Event) -> bool:
+def _is_removed(event: Event) -> bool:
     """Return True if a dead letter was removed: purged, or replaced by an edited copy."""
     return event.kind is EventKind.DEAD_LETTER and event.status in (Status.PURGED, Status.REPLACED)
 
 
-def _leads(event: Event) -> tuple[str, str | None]:
+def _link(event: Event) -> tuple[str, str | None]:
     match event.kind:
         case EventKind.BREAKER:
             return "breakers", event.target
@@ -95,12 +92,12 @@ def _leads(event: Event) -> tuple[str, str | None]:
     return ("traces", event.message_id) if event.message_id else ("", None)
 
 
-def _line(one: EventGroup, width: int) -> Line:
-    event = one.newest
+def _line(group: EventGroup, width: int) -> Line:
+    event = group.newest
     wide = width >= 100
     mark, style = _STYLES.get(event.kind) or _BY_STATUS.get(event.status or "", _NEUTRAL)
     kind = str(event.kind)
-    if _is_gone(event):
+    if _is_removed(event):
         kind, (mark, style) = str(event.status), _NEUTRAL
     about = event.code if event.kind is EventKind.JOB else event.adapter or event.subject or event.target
     why = (event.status if event.kind is EventKind.JOB else (event.code or event.status)) or ""
@@ -109,7 +106,7 @@ def _line(one: EventGroup, width: int) -> Line:
         (f"{clock_time(event.time)} ", "dim"),
         (f"{mark} {fit(kind.replace('_', ' '), 12)}", style),
         (fit_subject(about or "–", subject), ""),
-        (fit(f"×{one.times}" if one.times > 1 else "", 5, right=True), "strong"),
+        (fit(f"×{group.total}" if group.total > 1 else "", 5, right=True), "strong"),
         (" ", ""),
         (fit(clean(why), 16), "") if wide else ("", ""),
         (fit(clean(event.detail or ("" if wide else why)), width - subject - (46 if wide else 30)), "dim"),

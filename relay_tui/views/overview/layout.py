@@ -1,9 +1,9 @@
-"""Where the overview's panels are: settled by the size of the screen and by how much there is to show.
+"""The layout of the overview, from the size of the screen and the content of the panels.
 
-1. From 76 columns there are two columns, and the newest events below both; under that one column, most important
-   panel first. From 100×30 panels have a border all around.
-2. Every panel has its least; what is left goes round, a line for each panel that still wants one. Where not even the
-   least fits, the panels at the end of the list are left out.
+1. From a width of 76 there are two columns, and the newest events below them; otherwise one column, the most important
+   panel first. From 100×30 panels have borders.
+2. Every panel gets its minimum; the remaining lines are distributed in turn to the panels that want more. If the
+   minimums do not fit, the last panels are left out.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ BOXED_FROM = (100, 30)
 
 
 def is_boxed(width: int, height: int) -> bool:
-    """Tell whether there is room for borders."""
+    """Return True if there is room for borders."""
     return width >= BOXED_FROM[0] and height >= BOXED_FROM[1] - 2
 
 
 class Placement(NamedTuple):
-    """Where a panel is, border included: in which column, or below both."""
+    """The column and the region of a panel, border included."""
 
     column: str
     """`left`, `right` or `below`."""
@@ -37,7 +37,7 @@ class Placement(NamedTuple):
 
 
 def arrange(width: int, height: int, wanted: Mapping[str, int]) -> dict[str, Placement]:
-    """Return where each panel is; `wanted` is how many lines each would like to have."""
+    """Return the placement of each panel; `wanted` is the number of lines of its whole content."""
     frame = 2 if is_boxed(width, height) else 1
     if width < TWO_COLUMNS_FROM:
         return _stack("left", _ONE_COLUMN, Region(0, 0, width, height), wanted, frame)
@@ -54,23 +54,23 @@ def arrange(width: int, height: int, wanted: Mapping[str, int]) -> dict[str, Pla
 def _stack(
     column: str, names: Sequence[str], area: Region, wanted: Mapping[str, int], frame: int
 ) -> dict[str, Placement]:
-    """Return panels one below the other, filling the area."""
+    """Return panels that fill the area from top to bottom."""
     while len(names) > 1 and sum(_LEAST[name] + frame for name in names) > area.height:
         names = names[:-1]
     lines = {name: _LEAST[name] for name in names}
     left = area.height - sum(lines.values()) - frame * len(names)
     while left > 0:
         wanting = [name for name in names if lines[name] < wanted[name]][:left]
-        # What nobody wants is the last panel's, so that columns end together.
+        # The last panel gets the lines that no panel wants, so that both columns end together.
         for name in wanting:
             lines[name] += 1
         left -= len(wanting)
         if not wanting:
             lines[names[-1]] += left
             left = 0
-    found: dict[str, Placement] = {}
+    placements: dict[str, Placement] = {}
     y = area.y
     for name in names:
-        found[name] = Placement(column, Region(area.x, y, area.width, lines[name] + frame))
+        placements[name] = Placement(column, Region(area.x, y, area.width, lines[name] + frame))
         y += lines[name] + frame
-    return found
+    return placements

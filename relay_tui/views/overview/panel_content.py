@@ -1,8 +1,8 @@
-"""What the overview's panels are made of: how much room there is, what is said in it, and how a list is cut."""
+"""The content of panels: the size that is available, the entries, and lists that are cut to it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from relay_core.text.sanitize import clean
@@ -11,25 +11,26 @@ from relay_tui.widgets.styled_lines import Line, Piece, fit
 
 
 class PanelContent(NamedTuple):
-    """What a panel says: at the right of its title, and below."""
+    """The content of a panel."""
 
     note: Piece
+    """At the right of the title."""
     entries: list[Entry]
     wanted: int
-    """How many lines there would be, were there room for all."""
+    """The number of lines of the whole content."""
 
 
 class PanelSize(NamedTuple):
-    """How much a panel may say."""
+    """The space of a panel."""
 
     width: int
     height: int
     cursor: str | None
-    """The row that is shown in any case."""
+    """The row under the cursor, which is always shown."""
 
 
 def fit_subject(name: str, width: int) -> str:
-    """Return a subject in exactly so many columns: its end says more than its beginning, and whole words more."""
+    """Return a subject in exactly `width` columns; if it is too long, its last tokens."""
     text = clean(name)
     if not len(text) > width > 1 or not text.isascii():
         return fit(text, width)
@@ -38,27 +39,30 @@ def fit_subject(name: str, width: int) -> str:
 
 
 def list_entries(
-    order: Sequence[str],
-    total: int,
-    size: PanelSize,
     kind: str,
-    exists: Callable[[str], bool],
-    line_of: Callable[[str], Line],
     view: str,
+    keys: Collection[str],
+    order: Sequence[str],
+    size: PanelSize,
+    line_of: Callable[[str], Line],
     *,
-    argument: str = "",
-    leads_to: Callable[[str], str] | None = None,
+    empty: Piece,
+    prefix: str = "",
+    argument_of: Callable[[str], str] | None = None,
 ) -> list[Entry]:
-    """Return a list's rows as far as there is room, and a last line that counts the others."""
-    cut = total > size.height > 1
-    shown = list(order[: size.height - cut])
-    kept = (size.cursor or "").removeprefix(f"{kind}:") if (size.cursor or "").startswith(f"{kind}:") else None
-    if kept and shown and kept not in shown and exists(kept):
-        shown[-1] = kept
+    """Return the rows that fit, which open a view, and a last line that counts the others."""
+    if not keys:
+        return [Entry((empty,))]
+    is_cut = len(keys) > size.height > 1
+    shown = list(order[: size.height - is_cut])
+    cursor_kind, _, cursor = (size.cursor or "").partition(":")
+    if cursor_kind == kind and shown and cursor not in shown and cursor in keys:
+        shown[-1] = cursor
     entries = [
-        Entry(line_of(key), f"{kind}:{key}", (view, leads_to(key) if leads_to else f"{argument}{key}")) for key in shown
+        Entry(line_of(key), f"{kind}:{key}", (view, argument_of(key) if argument_of else f"{prefix}{key}"))
+        for key in shown
     ]
-    if cut:
-        left = total - len(shown)
-        entries.append(Entry(((f"+{left:,} more", "dim"),), f"{kind}:", (view, argument or None)))
+    if is_cut:
+        more = f"+{len(keys) - len(shown):,} more"
+        entries.append(Entry(((more, "dim"),), f"{kind}:", (view, prefix or None)))
     return entries

@@ -1,4 +1,4 @@
-"""What the overview says of trouble: breakers that are not closed, dead letters and their growth, adapters."""
+"""The panels of problems: breakers that are not closed, dead letters and their growth, adapters."""
 
 from __future__ import annotations
 
@@ -10,48 +10,39 @@ from relay_core.text.units import about, clock_time, number, plural, time_until
 from relay_tui.live.store import Store
 from relay_tui.views.dead_letters.selection import code_of, group_filter
 from relay_tui.views.overview.panel_content import PanelContent, PanelSize, fit_subject, list_entries
-from relay_tui.views.overview.panel_grid import Entry
-from relay_tui.views.states import adapter_rank, adapter_state
+from relay_tui.views.states import CIRCUITS, adapter_rank, adapter_state
 from relay_tui.widgets.styled_lines import Line, Piece, fit
 
 _GROWTH_SECS = 60.0
 
 
 def breakers(store: Store, size: PanelSize) -> PanelContent:
-    """Say which targets are left alone, and when they are tried again."""
-    found = store.state.breakers
+    """Return the breakers that are not closed, and their next probes."""
+    breakers = store.state.breakers
     order = sorted(
-        (key for key, one in found.items() if one.state != "CLOSED"),
-        key=lambda key: (found[key].state != "OPEN", found[key].subject or key),
+        (key for key, breaker in breakers.items() if breaker.state != "CLOSED"),
+        key=lambda key: (breakers[key].state != "OPEN", breakers[key].subject or key),
     )
-    entries = list_entries(
-        order,
-        len(order),
-        size,
-        "breaker",
-        lambda key: key in order,
-        lambda key: _breaker_line(key, found[key], store.now_ms(), size.width),
-        "breakers",
-    )
-    if not order:
-        text = f"✓ all {len(found)} are closed" if found else "no target has been delivered to yet"
-        entries = [Entry(((text, "ok" if found else "dim"),))]
-    note: Piece = (f"✗ {len(order)} of {len(found)} not closed", "bad") if order else (f"{len(found)}", "dim")
+
+    def line_of(key: str) -> Line:
+        return _breaker_line(key, breakers[key], store.now_ms(), size.width)
+
+    empty: Piece = (f"✓ all {len(breakers)} are closed", "ok") if breakers else ("no deliveries yet", "dim")
+    entries = list_entries("breaker", "breakers", order, order, size, line_of, empty=empty)
+    note: Piece = (f"✗ {len(order)} of {len(breakers)} not closed", "bad") if order else (f"{len(breakers)}", "dim")
     return PanelContent(note, entries, max(len(order), 1))
 
 
-def _breaker_line(key: str, one: LiveBreaker, now: int, width: int) -> Line:
-    state: Piece = ("✗ open", "bad") if one.state == "OPEN" else ("◐ half-open", "warn")
-    if one.forced:
-        state = ("✗ forced", "bad")
-    if one.state != "OPEN":
+def _breaker_line(key: str, breaker: LiveBreaker, now: int, width: int) -> Line:
+    state: Piece = ("✗ forced", "bad") if breaker.forced else CIRCUITS[breaker.state]
+    if breaker.state != "OPEN":
         probe = "probing now"
     else:
-        probe = "until reset" if one.forced else f"probe {time_until(one.retry_at, now)}"
-    failures = plural(one.consecutive_failures, "failure") if width >= 50 else ""
+        probe = "until reset" if breaker.forced else f"probe {time_until(breaker.retry_at, now)}"
+    failures = plural(breaker.consecutive_failures, "failure") if width >= 50 else ""
     return (
         (fit(state[0], 12), state[1]),
-        (fit_subject(one.subject or key, width - 26 - (13 if failures else 0)), ""),
+        (fit_subject(breaker.subject or key, width - 26 - (13 if failures else 0)), ""),
         (fit(failures, 13, right=True), "dim") if failures else ("", ""),
         (" ", ""),
         (fit(probe, 13, right=True), "strong"),
@@ -59,7 +50,7 @@ def _breaker_line(key: str, one: LiveBreaker, now: int, width: int) -> Line:
 
 
 def dead_letters(store: Store, size: PanelSize) -> PanelContent:
-    """Say how many dead letters there are, how their number changes, and what most of them are about."""
+    """Return the groups of dead letters, largest first, and their growth."""
     groups = store.state.dead_letters
     total = count_dead(groups.values())
     growth, secs = store.history.dead.change("", total, _GROWTH_SECS)
@@ -81,57 +72,43 @@ def dead_letters(store: Store, size: PanelSize) -> PanelContent:
             (clock_time(group.newest_at), "dim") if wide else ("", ""),
         )
 
+    def filter_of(key: str) -> str:
+        return group_filter(groups[key])
+
     entries = list_entries(
-        order,
-        len(order),
-        size,
-        "dead",
-        lambda key: key in groups,
-        line_of,
-        "dead-letters",
-        leads_to=lambda key: group_filter(groups[key]),
+        "dead", "dead-letters", groups, order, size, line_of, empty=("✓ none", "ok"), argument_of=filter_of
     )
-    if not groups:
-        entries = [Entry((("✓ none", "ok"),))]
     change = f"{growth:+,} in {about(min(secs, _GROWTH_SECS))}" if growth else "steady"
     note: Piece = (f"{total:,}, {change}", "bad" if growth > 0 else "warn") if total else ("0", "dim")
     return PanelContent(note, entries, max(len(order), 1))
 
 
 def adapters(store: Store, size: PanelSize) -> PanelContent:
-    """Say how the ways to and from the bus are doing, those in trouble first."""
-    found = store.state.adapters
-    states = {key: adapter_state(one) for key, one in found.items()}
-    order = sorted(found, key=lambda key: (adapter_rank(found[key]), key))
-    entries = list_entries(
-        order,
-        len(order),
-        size,
-        "adapter",
-        lambda key: key in found,
-        lambda key: _adapter_line(found[key], states[key], size.width),
-        "adapters",
-    )
-    if not found:
-        entries = [Entry((("none is configured", "dim"),))]
-    bad = sum(1 for _, style in states.values() if style == "bad")
-    note: Piece = (f"✗ {bad} of {len(found)} in trouble", "bad") if bad else (f"{len(found)}", "dim")
-    return PanelContent(note, entries, max(len(found), 1))
+    """Return the adapters, those with problems first."""
+    adapters = store.state.adapters
+    order = sorted(adapters, key=lambda key: (adapter_rank(adapters[key]), key))
+
+    def line_of(key: str) -> Line:
+        return _adapter_line(adapters[key], size.width)
+
+    entries = list_entries("adapter", "adapters", adapters, order, size, line_of, empty=("none configured", "dim"))
+    bad = sum(adapter_state(adapter)[1] == "bad" for adapter in adapters.values())
+    note: Piece = (f"✗ {bad} of {len(adapters)} failing", "bad") if bad else (f"{len(adapters)}", "dim")
+    return PanelContent(note, entries, max(len(adapters), 1))
 
 
-def _adapter_line(one: ConfiguredAdapter, state: Piece, width: int) -> Line:
+def _adapter_line(adapter: ConfiguredAdapter, width: int) -> Line:
     wide = width >= 50
-    counts = ""
-    why = one.problem
-    if one.state is not None:
-        counts = f"{number(one.state.delivered)} ok {number(one.state.failed)} {'failed' if wide else '✗'}"
-        why = why or (one.state.last_error if state[1] == "ok" else one.state.detail)
+    state, counts, why = adapter_state(adapter), "", adapter.problem
+    if adapter.state is not None:
+        counts = f"{number(adapter.state.delivered)} ok {number(adapter.state.failed)} {'failed' if wide else '✗'}"
+        why = why or (adapter.state.last_error if state[1] == "ok" else adapter.state.detail)
     word, name = 14, 14 if wide else 10
     rest = f"{counts}  {clean(why)}".strip() if why else counts
     return (
         (fit(state[0], word), state[1]),
         (" ", ""),
-        (fit(clean(one.id), name), ""),
+        (fit(clean(adapter.id), name), ""),
         (" ", ""),
         (fit(rest, width - word - name - 2), "dim"),
     )

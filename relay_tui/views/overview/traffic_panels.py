@@ -1,9 +1,8 @@
-"""What the overview says of the traffic: throughput, the mailboxes under the most pressure, the busiest senders.
+"""The panels of traffic: throughput, the mailboxes under the most pressure, the busiest senders.
 
-1. Lists have an order that does not tremble: in steps of a twentieth, then by name. What does not fit is counted in a
-   last line, `+3 more`; the row that the cursor is on is shown whatever its rank.
-2. Every text from the bus is cleaned here. Times are in whole units.
-3. Nothing is computed for rows that are not shown: the work is bounded by the screen, but for one look at each.
+1. Lists are sorted in steps of a twentieth, then by name, so that rows do not swap all the time.
+2. Texts from the bus are cleaned here.
+3. Only visible rows are formatted; the others are ranked.
 """
 
 from __future__ import annotations
@@ -23,18 +22,17 @@ from relay_tui.views.overview.panel_grid import Entry
 from relay_tui.views.states import mailbox_state, sender_state, share_of, trend_of
 from relay_tui.widgets.styled_lines import Line, Piece, fit
 
-_MANY = 500
-"""Mailboxes that are sorted at most."""
+_MOST_SORTED = 500
 _LITTLE = 1e-9
 _STEPS = 20
 _TREND_SECS = 10.0
 
 
 def throughput(store: Store, size: PanelSize) -> PanelContent:
-    """Say how much goes on, and how fast it is handled."""
+    """Return rates, latency and counts."""
     now = store.state.throughput
     if now is None:
-        return PanelContent(("", ""), [Entry((("waiting for the first picture", "dim"),))], 4)
+        return PanelContent(("", ""), [Entry((("waiting for the first update", "dim"),))], 4)
     wide = size.width >= 50
     rates = [("10s", f"{number(now.rate_10s)}/s"), ("60s", f"{number(now.rate_60s)}/s")]
     peak = ("peak", f"{number(max(now.per_second, default=0))}/s")
@@ -46,7 +44,7 @@ def throughput(store: Store, size: PanelSize) -> PanelContent:
     ]
     if size.height < len(lines):
         lines[1:3] = [_labelled(*rates) + _latency(now.recent_us, wide=False)]
-    return PanelContent((f"{number(now.rate_10s)} msg/s", "strong"), [Entry(one) for one in lines[: size.height]], 4)
+    return PanelContent((f"{number(now.rate_10s)} msg/s", "strong"), list(map(Entry, lines[: size.height])), 4)
 
 
 def format_us(us: float | None) -> str:
@@ -55,8 +53,8 @@ def format_us(us: float | None) -> str:
 
 
 def _latency(us: Percentiles, *, wide: bool) -> Line:
-    found = _labelled(("p95", format_us(us.p95)), ("p50", format_us(us.p50)))
-    return (*found, ("until handled, last minute", "dim")) if wide else found
+    values = _labelled(("p95", format_us(us.p95)), ("p50", format_us(us.p50)))
+    return (*values, ("until handled, last minute", "dim")) if wide else values
 
 
 def _labelled(*pairs: tuple[str, str]) -> Line:
@@ -79,38 +77,34 @@ def _counts(now: LiveThroughput, *, wide: bool) -> Line:
 
 
 def mailboxes(store: Store, size: PanelSize) -> PanelContent:
-    """Say which mailboxes are under the most pressure."""
+    """Return the mailboxes under the most pressure."""
     boxes = store.state.mailboxes
     warning_at = store.warning_at
-    # Mail that waits counts a little where mailboxes have no limit. (In one line: there may be ten thousand.)
+    # Without a limit there is no pressure, but waiting messages count a little. (Inlined: there may be ten thousand.)
     scores = [100.0 if box.degraded else share_of(box.pressure) or (box.depth and _LITTLE) for box in boxes.values()]
-    entries = list_entries(
-        _worst(boxes, scores, size.height),
-        len(boxes),
-        size,
-        "mailbox",
-        lambda key: key in boxes,
-        lambda key: _mailbox_line(store, key, boxes[key], size.width, warning_at),
-        "mailboxes",
-    )
-    if not boxes:
-        entries = [Entry((("no endpoint is registered yet: N on 3 does it", "dim"),))]
+
+    def line_of(key: str) -> Line:
+        return _mailbox_line(store, key, boxes[key], size.width, warning_at)
+
+    empty: Piece = ("no endpoint is registered yet: N on 3 registers one", "dim")
+    order = _worst(boxes, scores, size.height)
+    entries = list_entries("mailbox", "mailboxes", boxes, order, size, line_of, empty=empty)
     pressed = len([score for score in scores if score >= warning_at])
     note: Piece = (f"▲ {pressed} under pressure", "warn") if pressed else (f"{len(boxes)}", "dim")
     return PanelContent(note, entries, max(len(boxes), 1))
 
 
 def _worst(boxes: Mapping[str, LiveMailbox], scores: list[float], count: int) -> list[str]:
-    """Return the keys of so many mailboxes, those with the highest scores first."""
-    among = list(zip(boxes, scores, strict=True))
-    if len(among) > count:
-        # Only what can be among the first is sorted: of ten thousand mailboxes that is a handful.
+    """Return the keys of `count` mailboxes, those with the highest scores first."""
+    scored = list(zip(boxes, scores, strict=True))
+    if len(scored) > count:
+        # Only candidates for the first rows are sorted: of ten thousand mailboxes that is a handful.
         least = nlargest(count, scores)[-1]
         below = (ceil(least * _STEPS) - 1) / _STEPS
-        step = [one for one in among if one[1] > below]
-        among = step if len(step) <= _MANY else [one for one in among if one[1] >= least][:_MANY]
-    among.sort(key=lambda one: (-ceil(one[1] * _STEPS), boxes[one[0]].subject))
-    return [key for key, _ in among[:count]]
+        step = [pair for pair in scored if pair[1] > below]
+        scored = step if len(step) <= _MOST_SORTED else [pair for pair in scored if pair[1] >= least][:_MOST_SORTED]
+    scored.sort(key=lambda pair: (-ceil(pair[1] * _STEPS), boxes[pair[0]].subject))
+    return [key for key, _ in scored[:count]]
 
 
 def _mailbox_line(store: Store, key: str, box: LiveMailbox, width: int, warning_at: float) -> Line:
@@ -133,28 +127,22 @@ def _mailbox_line(store: Store, key: str, box: LiveMailbox, width: int, warning_
 
 
 def senders(store: Store, size: PanelSize) -> PanelContent:
-    """Say who has used the most of its limit, and when there is room again."""
-    found = store.state.senders
-    order = [name for name, _ in nsmallest(size.height, found.items(), key=_by_usage)]
-    entries = list_entries(
-        order,
-        len(found),
-        size,
-        "sender",
-        lambda name: name in found,
-        lambda name: _sender_line(name, found[name], store.now_ms(), size.width),
-        "mailboxes",
-        argument="sender:",
-    )
-    if not found:
-        entries = [Entry((("nobody has published within its window", "dim"),))]
-    full = sum(1 for one in found.values() if one.count >= one.limit)
-    note: Piece = (f"✗ {full} at the limit", "bad") if full else (f"{len(found)}", "dim")
-    return PanelContent(note, entries, max(len(found), 1))
+    """Return the senders closest to their limits."""
+    senders = store.state.senders
+    order = [name for name, _ in nsmallest(size.height, senders.items(), key=_by_usage)]
+
+    def line_of(name: str) -> Line:
+        return _sender_line(name, senders[name], store.now_ms(), size.width)
+
+    empty: Piece = ("no sender in the current window", "dim")
+    entries = list_entries("sender", "mailboxes", senders, order, size, line_of, empty=empty, prefix="sender:")
+    full = sum(sender.count >= sender.limit for sender in senders.values())
+    note: Piece = (f"✗ {full} at the limit", "bad") if full else (f"{len(senders)}", "dim")
+    return PanelContent(note, entries, max(len(senders), 1))
 
 
-def _by_usage(one: tuple[str, LiveSender]) -> tuple[int, str]:
-    name, sender = one
+def _by_usage(item: tuple[str, LiveSender]) -> tuple[int, str]:
+    name, sender = item
     return -ceil(sender.count / max(sender.limit, 1) * _STEPS), name
 
 
@@ -163,7 +151,7 @@ def _sender_line(name: str, sender: LiveSender, now: int, width: int) -> Line:
     bar_width = 12 if wide else 5
     state, style = sender_state(sender)
     used = f"{number(sender.count)}/{number(sender.limit)}"
-    resets = time_until(sender.resets_at, now) if sender.resets_at - now >= 1000 else "now"
+    resets = time_until(sender.resets_at, now)
     return (
         (fit_subject(name, width - bar_width - (27 if wide else 20)), ""),
         (" ", ""),

@@ -1,8 +1,7 @@
-"""Overview: what an operator keeps open. Everything on one screen, what needs a look first, and a way to it.
+"""Overview: traffic, pressure, problems and events on one screen; each row opens the screen with its details.
 
-Panels are drawn on one board (board.py), placed by the size of the screen (layout.py), and filled
-from the store (panels.py, problem_panels.py, events.py). A panel grows with what it has to show
-and does not shrink again until the size changes, so that nothing jumps when a breaker opens and closes.
+A panel grows with its content and shrinks only when the screen is resized, so that nothing jumps when a breaker opens
+and closes.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ _PANELS = {
     "breakers": ("² Breakers", problem_panels.breakers),
     "dead-letters": ("⁶ Dead letters", problem_panels.dead_letters),
     "adapters": ("⁴ Adapters", problem_panels.adapters),
-    "events": ("Events", event_panel.newest),
+    "events": ("Events", event_panel.events),
 }
-_CALM = ("senders", "events")
-"""Lists in which something is different all the time: once they are full, they are renewed once a second."""
+_ONCE_A_SECOND = ("senders", "events")
+"""Panels that change all the time: once they are full, they are refreshed once a second."""
 
 
 class Overview(View):
@@ -35,8 +34,8 @@ class Overview(View):
 
     NAME = "overview"
     HELP = (
-        "Move with j and k over the rows of all panels, with tab from panel to panel, with h and l from side to side; "
-        "enter leads to the screen that shows more."
+        "j and k move over the rows of all panels, tab to the next panel, h and l to the other column; enter opens "
+        "the screen with the details."
     )
 
     def __init__(self) -> None:
@@ -45,81 +44,73 @@ class Overview(View):
         self._places: dict[str, Placement] = {}
         self._arranged_for: tuple[object, ...] = ()
         self._kept: dict[str, tuple[tuple[object, ...], PanelContent]] = {}
-        """What calm panels said, and for which second and size."""
+        """The content of panels that are refreshed once a second, with its second and size."""
 
     def compose(self) -> ComposeResult:
-        """Lay out the board."""
         yield PanelGrid()
 
     def draw(self) -> None:
-        """Show how things are."""
-        board = self.query_one(PanelGrid)
-        width, height = board.size
+        grid = self.query_one(PanelGrid)
+        width, height = grid.size
         if not width or not height:
             return
         if self._arranged_for != (width, height):
             self._arranged_for = (width, height)
             self._wanted = dict.fromkeys(_PANELS, 0)
             self._places = {}
-        said = self._say(board)
-        more = {name: max(self._wanted[name], one.wanted) for name, one in said.items()}
-        if more != self._wanted or not self._places:
-            self._wanted |= more
+        contents = self._contents(grid)
+        wanted = {name: max(self._wanted[name], content.wanted) for name, content in contents.items()}
+        if wanted != self._wanted or not self._places:
+            self._wanted |= wanted
             self._places = arrange(width, height, self._wanted)
-            said = self._say(board)
+            contents = self._contents(grid)
         boxed = is_boxed(width, height)
-        board.show(
+        grid.show(
             [
-                Panel(place, boxed, _PANELS[name][0], said[name].note, said[name].entries)
+                Panel(place, boxed, _PANELS[name][0], contents[name].note, contents[name].entries)
                 for name, place in self._places.items()
             ]
         )
 
-    def _say(self, board: PanelGrid) -> dict[str, PanelContent]:
-        """Return what each panel has to say, for the room that it has."""
-        boxed = int(is_boxed(*board.size))
-        least = Placement("", Region(0, 0, board.size.width, 2 + boxed))
+    def _contents(self, grid: PanelGrid) -> dict[str, PanelContent]:
+        """Return the content of each panel for its size."""
+        boxed = int(is_boxed(*grid.size))
+        least = Placement("", Region(0, 0, grid.size.width, 2 + boxed))
         second = self.store.state.at // 1000
-        found: dict[str, PanelContent] = {}
-        for name, (_, says) in _PANELS.items():
+        contents: dict[str, PanelContent] = {}
+        for name, (_, content_of) in _PANELS.items():
             region = self._places.get(name, least).region
-            size = PanelSize(region.width - 3 * boxed - 1, region.height - 1 - boxed, board.cursor)
-            kept_for, kept = self._kept.get(name, ((), None))
-            if kept is None or kept_for != (second, size):
-                kept = says(self.store, size)
-                if name in _CALM and len(kept.entries) == size.height:
-                    self._kept[name] = ((second, size), kept)
-            found[name] = kept
-        return found
+            size = PanelSize(region.width - 3 * boxed - 1, region.height - 1 - boxed, grid.cursor)
+            kept_for, content = self._kept.get(name, ((), None))
+            if content is None or kept_for != (second, size):
+                content = content_of(self.store, size)
+                if name in _ONCE_A_SECOND and len(content.entries) == size.height:
+                    self._kept[name] = ((second, size), content)
+            contents[name] = content
+        return contents
 
     def on_resize(self) -> None:
-        """Lay everything out anew."""
         self.call_after_refresh(self.dashboard.draw)
 
     def on_panel_grid_chosen(self) -> None:
-        """Open what was clicked twice."""
         self.app.call_later(self.open_row)
 
-    @action("open", "Go to the screen that shows more of this", "enter", label="open")
+    @action("open", "Open the screen with the details", "enter", label="open")
     async def open_row(self) -> None:
-        """Go to where the row under the cursor leads."""
         entry = self.query_one(PanelGrid).entry
-        if entry is not None and entry.leads[0]:
-            await self.dashboard.goto(*entry.leads)
+        if entry is not None and entry.link[0]:
+            await self.dashboard.goto(*entry.link)
 
     @action("next-panel", "Go to the next panel", "tab", label="panel")
     def next_panel(self) -> None:
-        """Move the cursor to the next panel."""
         self.query_one(PanelGrid).move_panel(1)
 
-    @action("previous-panel", "Go to the panel before", "shift+tab")
+    @action("previous-panel", "Go to the previous panel", "shift+tab")
     def previous_panel(self) -> None:
-        """Move the cursor to the panel before."""
         self.query_one(PanelGrid).move_panel(-1)
 
-    @action("across", "Go to the other side", "l", keys=("h", "left", "right"))
+    @action("across", "Go to the other column", "l", keys=("h", "left", "right"))
     def go_across(self) -> None:
-        """Move the cursor to the other column."""
         self.query_one(PanelGrid).move_across()
 
     @property

@@ -25,22 +25,15 @@ from relay_tui.widgets.styled_lines import Line, Lines, line
 if TYPE_CHECKING:
     from textual.widgets import TextArea
 
-LABELS = {
-    "subject": "to",
-    "sender": "from",
-    "reply_to": "reply to",
-    "max_hops": "max hops",
-    "calls": "calls",
-    "ttl": "TTL",
+FIELDS = {
+    "subject": ("to", "e.g. relay.agent.backend"),
+    "sender": ("from", "e.g. relay.human.operator"),
+    "reply_to": ("reply to", "none"),
+    "max_hops": ("max hops", "default"),
+    "calls": ("calls", "default"),
+    "ttl": ("TTL", "e.g. 10m"),
 }
-_PLACEHOLDERS = {
-    "subject": "e.g. relay.agent.backend",
-    "sender": "e.g. relay.human.operator",
-    "reply_to": "none",
-    "max_hops": "default",
-    "calls": "default",
-    "ttl": "e.g. 10m",
-}
+"""The label and the placeholder of each field."""
 _WIDE = 100
 
 
@@ -76,7 +69,6 @@ class PublishForm(Widget):
         self._last_field = "subject"
 
     def compose(self) -> ComposeResult:
-        """Lay out the fields, the body, and the area for the result."""
         from textual.widgets import TextArea  # slow to import, and used by no other screen
 
         def subjects() -> list[str]:
@@ -98,8 +90,9 @@ class PublishForm(Widget):
             yield Lines(id="publish-result")
 
     def _field(self, name: str, value: str = "", **options: Any) -> Iterator[Static | Input]:
-        yield Static(LABELS[name], classes="label", markup=False)
-        yield Input(value, id=f"publish-{name}", placeholder=_PLACEHOLDERS[name], compact=True, **options)
+        label, placeholder = FIELDS[name]
+        yield Static(label, classes="label", markup=False)
+        yield Input(value, id=f"publish-{name}", placeholder=placeholder, compact=True, **options)
 
     def on_mount(self) -> None:
         """Check the initial body; stop cursors from blinking, since each blink is painted."""
@@ -117,12 +110,12 @@ class PublishForm(Widget):
     @property
     def draft(self) -> Draft:
         """The message as it is written now."""
-        fields = {name: self.query_one(f"#publish-{name}", Input).value.strip() for name in LABELS}
+        fields = {name: self.query_one(f"#publish-{name}", Input).value.strip() for name in FIELDS}
         return Draft(**fields, body=self._body.text, as_text=self._as_text)
 
     def load(self, draft: Draft) -> None:
         """Put a draft into the fields; subject and sender stay if it has none."""
-        for name in LABELS:
+        for name in FIELDS:
             value = getattr(draft, name)
             if value or name not in ("subject", "sender"):
                 self.query_one(f"#publish-{name}", Input).value = value
@@ -164,17 +157,14 @@ class PublishForm(Widget):
     # Typing
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Report the edit."""
         event.stop()
         self.post_message(self.Changed())
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Go to the next field with enter."""
         event.stop()
         self.screen.focus_next()
 
     def on_text_area_changed(self, event: TextArea.Changed) -> None:
-        """Check the body as it is typed."""
         event.stop()
         self._check()
 
@@ -188,5 +178,4 @@ class PublishForm(Widget):
         return self.field(self._last_field)
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
-        """Remember the field that has the focus."""
         self._last_field = (event.widget.id or "").removeprefix("publish-") or "subject"

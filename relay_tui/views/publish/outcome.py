@@ -115,15 +115,14 @@ def _explain_span(span: Span, outcome: Outcome, state: LiveState, now_ms: float)
         (f"  {word}", style),
         f"  {name}",
         (took, ""),
-        (f"  mailbox {share_of(pressure):.0%} full" if pressure is not None else "", _pressure_style(pressure)),
+        (
+            f"  mailbox {share_of(pressure):.0%} full" if pressure is not None else "",
+            "warn" if (pressure or 0) >= 0.8 else "dim",
+        ),
     )
     if span.code or span.reason:
         yield line((f"      {clean(span.code or '')}: ", style), clean(span.reason or ""))
         yield from _advice(span.code or "", span.target, outcome, state, now_ms)
-
-
-def _pressure_style(pressure: float | None) -> str:
-    return "dim" if pressure is None or pressure < 0.8 else "warn"
 
 
 def _advice(code: str, target: str, outcome: Outcome, state: LiveState, now_ms: float) -> Iterator[Line]:

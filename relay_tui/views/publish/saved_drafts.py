@@ -10,15 +10,13 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from relay_core.messages.payload import Performative
 from relay_core.text.sanitize import clean, pretty_json
-from relay_tui.user_files import config_dir, state_dir
+from relay_tui.user_files import config_dir, state_dir, write_private
 from relay_tui.views.publish.draft import Draft
 
 KEPT = 50
@@ -118,15 +116,7 @@ def remember(path: Path, draft: Draft, payload: Any, *, at: str, outcome: str) -
     if len(draft.body) <= _LARGEST:
         record["payload"] = payload
     records = [*_records(path), record][-KEPT:]
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    handle, name = tempfile.mkstemp(dir=path.parent)  # private from the start, renamed when complete
-    try:
-        with os.fdopen(handle, "w") as file:
-            file.writelines(json.dumps(record) + "\n" for record in records)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    write_private(path, "".join(json.dumps(record) + "\n" for record in records))
 
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:

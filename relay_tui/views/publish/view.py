@@ -23,7 +23,7 @@ from relay_core.text.sanitize import clean, clean_lines
 from relay_tui.shell.actions import action
 from relay_tui.shell.view import View
 from relay_tui.views.publish.draft import Draft, DraftError, budget_of, check_names
-from relay_tui.views.publish.form import LABELS, PublishForm
+from relay_tui.views.publish.form import FIELDS, PublishForm
 from relay_tui.views.publish.outcome import Outcome, explain
 from relay_tui.views.publish.recipients import recipients_line
 from relay_tui.views.publish.saved_drafts import (
@@ -67,7 +67,6 @@ class Publish(View):
         """When the outcome is queried again."""
 
     def compose(self) -> ComposeResult:
-        """Lay out the form."""
         latest = next(iter(read_history(history_path())), None)
         sender = latest.draft.sender if latest is not None else _SENDER
         yield PublishForm(sender, lambda: self.store.state, self._body_limit)
@@ -86,17 +85,14 @@ class Publish(View):
         return limit if isinstance(limit, int) else _BODY_LIMIT
 
     def open_argument(self, argument: str) -> None:
-        """Start a message to a subject."""
         self._form.set_subject(clean(argument.strip()))
 
     # Showing
 
     def on_publish_form_changed(self) -> None:
-        """Show who would receive the message, and whether it is valid."""
         self.draw()
 
     def draw(self) -> None:
-        """Show the recipients, the check of the body, and the outcome of the last message."""
         if not self.is_mounted or not self._form.is_mounted:
             return
         self._form.show(lambda width: wrapped(self._result_lines(), width), self.area.width)
@@ -127,7 +123,6 @@ class Publish(View):
 
     @action("send", "Publish the message", "ctrl+s", changes=True, label="send")
     async def send(self) -> None:
-        """Publish the draft as it is now."""
         draft, checked = self.draft, self._form.checked
         if self._is_sending:
             return
@@ -138,7 +133,7 @@ class Publish(View):
                 kind = "text" if draft.as_text else "JSON"
                 raise DraftError(f"the body is not valid {kind}: {checked.problem}", "body")
         except DraftError as error:
-            label = f"{LABELS[error.field]}: " if error.field in LABELS else ""
+            label = f"{FIELDS[error.field][0]}: " if error.field in FIELDS else ""
             self.dashboard.toast(f"{label}{error}", "warning")
             self.dashboard.focus_widget(self._form.field(error.field))
             return
@@ -192,7 +187,6 @@ class Publish(View):
 
     @action("templates", "Start from a template", "ctrl+t", label="templates")
     async def choose_template(self) -> None:
-        """Load a template."""
         templates, problems = read_templates(templates_path())
         for problem in problems[:3]:
             self.dashboard.toast(f"template {problem}", "warning")
@@ -200,7 +194,6 @@ class Publish(View):
 
     @action("history", "Start from a message that was published before", "ctrl+r", label="history")
     async def choose_from_history(self) -> None:
-        """Load an earlier message."""
         drafts = read_history(history_path())
         if self._replaced is not None:
             drafts = [SavedDraft(self._replaced.subject, "the draft that was here before", self._replaced), *drafts]
@@ -223,7 +216,6 @@ class Publish(View):
 
     @action("trace", "Go to the trace of the published message", "t", keys=("ctrl+o",), label="trace")
     async def go_to_trace(self) -> None:
-        """Go to the trace of the last message."""
         if self._outcome is None or self._outcome.message_id is None:
             self.dashboard.toast("nothing has been published from here yet")
             return
@@ -236,16 +228,13 @@ class Publish(View):
 
     @action("leave-field", "Leave the field, so that keys run actions", "escape", label="leave field")
     def leave_field(self) -> None:
-        """Take the focus from the field."""
         self.dashboard.focus_widget(None)
 
     @action("edit", "Return to the field that was left", "enter")
     def edit(self) -> None:
-        """Return to the last field."""
         if self.screen.focused is None:
             self.dashboard.focus_widget(self._form.last_field)
 
     @action("as-text", "Send the body as plain text, or as JSON", "f2", label="as text")
     def toggle_text(self) -> None:
-        """Switch the body between JSON and plain text."""
         self._form.toggle_text()

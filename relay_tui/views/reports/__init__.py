@@ -1,4 +1,4 @@
-"""Reports: `view` has the list and the rows, `layout` fits them to the screen.
+"""Reports: `view` has the list and the open report, `layout` fits tables to the screen.
 
-`nightly` shows Spark's report by its content; `sections` turns any other report.json into bounded tables, by its shape.
+`nightly` turns Spark's report into sections by its schema, `sections` any other JSON document by its shape.
 """

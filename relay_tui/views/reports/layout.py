@@ -1,8 +1,8 @@
-"""How the reports screen says and lays out what it knows. Pure.
+"""The texts and columns of the reports screen. No I/O.
 
-1. A report is about a day, and fresh until the next one should be there. One of a day that was not over says so.
-2. Columns are as wide as what is in them. Where there is too little room they are left out from the right, but for the
-   first and the one that is drawn as bars: the whole row is a key away.
+1. A report covers a day, and is fresh until the next one is due. A report of an unfinished day says so.
+2. Columns are as wide as their content. If they do not fit, the last ones are left out, except the first and the one
+   that is drawn as bars: another key shows the whole row.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from relay_tui.widgets.styled_lines import Line, Piece, width_of
 from relay_tui.widgets.table import Column
 
 _FRESH = timedelta(hours=28)
-"""After the end of its day: the next one is made in the night after, and takes its time."""
+"""After the end of its day: the next report is made in the following night."""
 _BAR = 24
 _BAR_LEAST = 8
 _NEVER = 1 << 30
@@ -30,13 +30,13 @@ _MOST_MS = 10**14
 
 
 def freshness(report: Report, now_ms: int) -> Piece:
-    """Return whether a report is as new as it should be, in words."""
+    """Return whether the next report is overdue."""
     if report.complete is False:
         return ("◌ so far", "accent")
     now = datetime.fromtimestamp(now_ms / 1000, UTC)
     try:
         age = now - datetime.fromisoformat(report.date).replace(tzinfo=UTC) - timedelta(days=1)
-    except ValueError:  # a day that no calendar has
+    except ValueError:  # not a valid date
         age = timedelta(milliseconds=min(max(now_ms - report.made_at, 0), _MOST_MS))
     if age < _FRESH:
         return ("✓ fresh", "ok")
@@ -44,14 +44,14 @@ def freshness(report: Report, now_ms: int) -> Piece:
 
 
 def attention(report: Report) -> Piece:
-    """Return how many things in a report need attention, in words."""
+    """Return how many findings of a report need attention."""
     if report.attention is None:
         return ("–", "dim")
-    return (f"▲ {report.attention:,} to look at", "warn") if report.attention else ("✓ all is well", "ok")
+    return (f"▲ {report.attention:,} to check", "warn") if report.attention else ("✓ no findings", "ok")
 
 
 def job_lines(job: JobState, now_ms: int, width: int) -> Iterator[Line]:
-    """Yield how it stands with the job that makes the reports."""
+    """Yield the state of the job that makes the reports."""
     if job.problem is not None:
         yield from long_fact("nightly", f"✗ cannot run: {clean(job.problem)}", "bad", width)
         return
@@ -61,22 +61,22 @@ def job_lines(job: JobState, now_ms: int, width: int) -> Iterator[Line]:
         return
     if last is not None and last.ended_at is not None:
         pieces.append((f"  {ago(last.ended_at, now_ms)}", "dim"))
-    when = f"next run {time_until(job.next_run, now_ms)}, {clean(job.schedule)}" if job.enabled else "by hand only"
+    when = f"next run {time_until(job.next_run, now_ms)}, {clean(job.schedule)}" if job.enabled else "manual only"
     yield fact("nightly", *pieces, (f"  {when}", "dim"))
     if last is not None and last.error:
-        yield from long_fact("error", f"{clean(last.error)} (J says more)", "bad", width)
+        yield from long_fact("error", f"{clean(last.error)} (details: J)", "bad", width)
 
 
 def columns_of(section: Section, chart: int | None, width: int) -> list[Column]:
-    """Return a section's columns, as wide as what is in them; what does not fit is left out, but for the bars."""
+    """Return the columns of a section, as wide as their content; those that do not fit are hidden."""
     widths = []
     for at, title in enumerate(section.columns):
         widest = max([width_of([(title, "")]), *(width_of([(row[at], "")]) for row in section.rows)])
         widths.append(max(min(widest, section.widest, width - 3), 3) + 1)
     shown = list(range(len(widths)))
     left = width - 2 - (_BAR_LEAST + 1 if chart is not None else 0)
-    while sum(widths[at] for at in shown) > left and (less := [at for at in shown if at not in (0, chart)]):
-        shown.remove(less[-1])
+    while sum(widths[at] for at in shown) > left and (removable := [at for at in shown if at not in (0, chart)]):
+        shown.remove(removable[-1])
     columns = [
         Column(title, widths[at] - 1, right=at in section.numeric, from_width=0 if at in shown else _NEVER)
         for at, title in enumerate(section.columns)
@@ -88,8 +88,8 @@ def columns_of(section: Section, chart: int | None, width: int) -> list[Column]:
 
 
 def cells_of(section: Section, at: int, chart: int | None, bar_width: int) -> tuple[Piece, ...]:
-    """Return a row's cells, the bar last."""
-    first = section.styles[at] if section.styles is not None else "accent" if section.leads[at] is not None else ""
+    """Return the cells of a row, the bar last."""
+    first = section.styles[at] if section.styles is not None else "accent" if section.links[at] is not None else ""
     cells = [(text, "" if column else first) for column, text in enumerate(section.rows[at])]
     if chart is not None:
         cells.append((bar(section.shares[chart][at], bar_width), "accent"))

@@ -1,8 +1,8 @@
-"""The report that Spark makes, as sections: it opens with what needs attention, and its numbers have units.
+"""Spark's report as sections, with units.
 
-1. The order is the report's own: attention, key numbers, hours, days, tables, and what it was made from.
-2. A finding is one row; what else it says is told above the rows while the cursor is on it.
-3. Plots over the same hours or days are one section with a column for each. Ranges are left to their table.
+1. The order is that of the report: attention, key numbers, hours, days, tables, and its sources.
+2. A finding is one row; its explanation is shown above the rows while the cursor is on it.
+3. Plots over the same hours or days are one section with a column for each. Ranges are in their table only.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from relay_core.protocol.report import NUMERIC, Finding, KeyNumber, NightlyRepor
 from relay_core.text.bars import spark
 from relay_core.text.sanitize import clean
 from relay_core.text.units import change, format_duration, format_value
-from relay_tui.views.reports.sections import BAR_ROWS, MAX_COLUMNS, MAX_ROWS, Section, lead_of, read_sections, shares_of
+from relay_tui.views.reports.sections import BAR_ROWS, MAX_COLUMNS, MAX_ROWS, Section, link_of, read_sections, shares_of
 
 _CELL = 120
-_TOLD = 400
+_EXPLANATION = 400
 _MARKS = {"bad": ("✗", "bad"), "warn": ("▲", "warn"), "good": ("✓", "ok"), "info": ("•", "")}
 
 
 def sections_of(report: dict[str, Any]) -> list[Section]:
-    """Return a report's sections: Spark's by what is in it, any other by its shape."""
+    """Return the sections of a report: Spark's by its schema, any other by its shape."""
     nightly = read_nightly(report)
     return list(_sections(nightly)) if nightly is not None else read_sections(report)
 
@@ -39,40 +39,40 @@ def _sections(report: NightlyReport) -> Iterator[Section]:
 
 def _attention(findings: Sequence[Finding]) -> Section:
     findings = findings[:MAX_ROWS]
-    marks = [_MARKS.get(one.level, _MARKS["info"]) for one in findings]
-    sources = [one.to_wire() for one in findings]
+    marks = [_MARKS.get(finding.level, _MARKS["info"]) for finding in findings]
+    sources = [finding.to_wire() for finding in findings]
     return Section(
         title="attention",
-        columns=("what",),
-        rows=[(f"{mark} {clean(one.title, _CELL)}",) for (mark, _), one in zip(marks, findings, strict=True)],
-        numeric=frozenset(),
-        shares={},
-        leads=[lead_of(source) for source in sources],
+        columns=("finding",),
+        rows=[(f"{mark} {clean(finding.title, _CELL)}",) for (mark, _), finding in zip(marks, findings, strict=True)],
+        links=[link_of(source) for source in sources],
         sources=sources,
-        told=[(clean(one.text, _TOLD), clean(one.command, _TOLD) if one.command else "") for one in findings],
+        explanations=[
+            (clean(finding.text, _EXPLANATION), clean(finding.command or "", _EXPLANATION)) for finding in findings
+        ],
         styles=[style for _, style in marks],
         widest=_CELL,
     )
 
 
 def _numbers(numbers: Sequence[KeyNumber]) -> Section:
+    numbers = numbers[:MAX_ROWS]
     return Section(
         title="key numbers",
         columns=("", "today", "usual", "change", "days"),
         rows=[
             (
-                clean(one.title, _CELL),
-                format_value(one.value, one.unit),
-                format_value(one.usual, one.unit),
-                change(one.change),
-                spark(one.trend[-30:]),
+                clean(number.title, _CELL),
+                format_value(number.value, number.unit),
+                format_value(number.usual, number.unit),
+                change(number.change),
+                spark(number.trend[-30:]),
             )
-            for one in numbers[:MAX_ROWS]
+            for number in numbers
         ],
         numeric=frozenset({1, 2, 3}),
-        shares={},
-        leads=[None] * len(numbers[:MAX_ROWS]),
-        sources=[one.to_wire() for one in numbers[:MAX_ROWS]],
+        links=[None] * len(numbers),
+        sources=[number.to_wire() for number in numbers],
     )
 
 
@@ -95,7 +95,7 @@ def _plots(title: str, plots: Sequence[Plot]) -> Iterator[Section]:
         ],
         numeric=frozenset(range(1, len(alike) + 1)),
         shares={at: shares_of(column) for at, column in enumerate(values, 1)} if len(labels) <= BAR_ROWS else {},
-        leads=[None] * len(labels),
+        links=[None] * len(labels),
         sources=[
             {plot.title: column[at] for plot, column in zip(alike, values, strict=True)} for at in range(len(labels))
         ],
@@ -116,11 +116,11 @@ def _table(table: ReportTable) -> Section:
         rows=[tuple(format_value(row.get(column.name), _unit(column.unit, row)) for column in columns) for row in rows],
         numeric=frozenset(numeric),
         shares={at: shares_of(column) for at, column in sorted(drawn.items())},
-        leads=[lead_of({"subject": row.get("name"), **row}) for row in rows],  # a target's name is often a subject
+        links=[link_of({"subject": row.get("name"), **row}) for row in rows],  # a target's name is often a subject
         sources=list(rows),
         note=f"{left_out:,} more are in the Parquet table" if left_out > 0 else "",
         bar=next((at for at in drawn if columns[at].name == table.bar), None),
-        about=clean(table.about, _TOLD),
+        about=clean(table.about, _EXPLANATION),
     )
 
 
@@ -138,17 +138,13 @@ def _about(report: NightlyReport) -> Section:
             facts |= {f"{name}, {key}": count for key, count in part.items()}
         else:
             facts.setdefault(name, part)
-    pairs: list[tuple[str, ...]] = [
-        (clean(name, 60), format_value(value, "count")) for name, value in list(facts.items())[:MAX_ROWS]
-    ]
+    pairs = list(facts.items())[:MAX_ROWS]
     return Section(
         title="made from",
         columns=("", "value"),
-        rows=pairs,
-        numeric=frozenset(),
-        shares={},
-        leads=[None] * len(pairs),
-        sources=[{name: value} for name, value in list(facts.items())[:MAX_ROWS]],
+        rows=[(clean(name, 60), format_value(value, "count")) for name, value in pairs],
+        links=[None] * len(pairs),
+        sources=[{name: value} for name, value in pairs],
     )
 
 

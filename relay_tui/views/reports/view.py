@@ -1,11 +1,10 @@
-"""Reports: the nightly ones, how fresh they are, each as tables and bars, and making one now.
+"""Reports: the nightly reports and their freshness, one of them as tables and bars, and making one now.
 
-1. First the list, newest first. A report that is opened shows its sections on the left and the rows of one on the
-   right; escape goes back the way it came. What a report holds is laid out by nightly.py if Spark has
-   made it, else by its bare shape (sections.py).
-2. Only the newest can be too old, which is a warning: older ones are history.
-3. Reports are files, of which the state stream says nothing: the list is asked for every few seconds while it is
-   looked at, and after each run of the job.
+1. The list has the newest first. An open report shows its sections on the left and the rows of one section on the
+   right; escape goes back.
+2. Only the newest report can be overdue.
+3. Reports are files, which are not in the state stream: the list is requested every few seconds while it is shown, and
+   after each run of the job.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from relay_tui.widgets.styled_lines import Line, Lines, Piece, line
 from relay_tui.widgets.table import Column, LiveTable, Row
 
 REPORT_JOB = "metrics"
-"""The job that has Spark make the report, as config.json names it."""
+"""The name of the job that makes the report, as in config.json."""
 
 _ASK_SECS = 5.0
 _LIST = (
@@ -52,12 +51,12 @@ _SECTIONS = (Column("SECTION"), Column("ROWS", 5, right=True))
 
 
 class Reports(View):
-    """The nightly reports, and one of them."""
+    """The list of reports, or an open one."""
 
     NAME = "reports"
     HELP = (
-        "Each night Spark makes a report of the day before. enter opens one; there tab goes from its sections to their "
-        "rows, and enter on a row goes to its traces, or shows all of it."
+        "Each night Spark makes a report of the previous day. enter opens one; there, tab goes from the sections to "
+        "the rows, and enter on a row goes to its traces, or shows the whole row."
     )
     DEFAULT_CSS = """
     #report-about { height: 3; }
@@ -69,20 +68,19 @@ class Reports(View):
     def __init__(self) -> None:
         super().__init__()
         self._reports: list[Report] = []
-        self._trouble: str | None = None
+        self._problem: str | None = None
         self._asked_at = float("-inf")
         self._date: str | None = None
-        """The report that is open."""
+        """The day of the open report."""
         self._sections: list[Section] = []
         self._shown: tuple[int | None, ...] = ()
-        """The section, the bars and the width that are laid out."""
+        """The section, the chart and the width that are drawn."""
         self._came_from_rows = False
-        """Whether the rows get the focus back, as one of them led to another screen."""
-        self._drawn = ""
-        """The name of the column that was last chosen to be drawn as bars."""
+        """Whether the rows get the focus back after a link to another screen."""
+        self._chart_column = ""
+        """The name of the column that was last chosen as a chart."""
 
     def compose(self) -> ComposeResult:
-        """Lay out what is known of the job, the list (or the sections), and the rows."""
         yield Lines(id="report-about")
         with Horizontal():
             yield LiveTable(_LIST, id="report-left")
@@ -105,11 +103,10 @@ class Reports(View):
     # Showing
 
     def draw(self) -> None:
-        """Show the list, or what is open."""
         now = self.store.clock.monotonic()
         if self.store.is_live and now - self._asked_at >= _ASK_SECS:
             self._asked_at = now
-            self.start(self._ask(), doing="asking for the reports")
+            self.start(self._ask(), doing="loading the reports")
         self._draw_about()
         if self._date is None:
             self._left.set_rows([self._row(report) for report in self._reports], empty=self._empty())
@@ -118,41 +115,37 @@ class Reports(View):
 
     @property
     def first_focus(self) -> LiveTable:
-        """The part that was left."""
+        """The table that had the focus."""
         return self._rows if self._came_from_rows else self._left
 
     def on_show(self) -> None:
-        """Ask again for what is not in the picture."""
+        """Load the list at the next draw."""
         self._asked_at = float("-inf")
         self._came_from_rows = False
 
     def on_live_table_moved(self, event: LiveTable.Moved) -> None:
-        """Show the section that the cursor has come to."""
         if self._date is not None and event.table is self._left:
             self._draw_section()
         elif self._date is not None and event.table is self._rows:
             self._draw_about()
 
     def on_resize(self) -> None:
-        """Lay out anew for another width."""
         self.call_after_refresh(self.draw)
 
     async def on_live_table_chosen(self) -> None:
-        """Open what was double-clicked."""
         self.start(self.open(), doing="opening")
 
     def open_argument(self, argument: str) -> None:
-        """Open the report of a day."""
         self.start(self._open(argument), doing=f"opening the report of {clean(argument)}")
 
     async def _ask(self) -> None:
         try:
             self._reports = (await self.client.reports()).reports
-            self._trouble = None
+            self._problem = None
         except SupervisorUnavailable:
             return  # the banner says so
         except RelayError as error:
-            self._trouble = str(error)
+            self._problem = str(error)
         self.draw()
 
     def _row(self, report: Report) -> Row:
@@ -169,68 +162,67 @@ class Reports(View):
         return Row(report.date, (clean(report.date), *cells, size(report.bytes)))
 
     def _empty(self) -> str:
-        """Return what stands in the place of reports."""
+        """Return the text of an empty list."""
         job = self.store.state.jobs.get(REPORT_JOB)
-        if job is None:
+        if job is None or (self.dashboard.read_only and not job.running and job.problem is None):
             return "no report yet"
         if job.running:
             return "no report yet: one is being made"
         if job.problem is not None:
             return "no report yet, and none can be made: see above"
-        if self.dashboard.read_only:
-            return "no report yet"
-        return (
-            f"no report yet{': the first is made at night' if job.enabled else ''}; N makes one of today, in a minute"
-        )
+        return f"no report yet{': the first is made at night' if job.enabled else ''}; N makes one of today now"
 
     def _about(self) -> Iterator[Line]:
         now = self.store.now_ms()
         job = self.store.state.jobs.get(REPORT_JOB)
         if job is not None and (self._date is None or job.running):
             yield from job_lines(job, now, self.area.width)
-        if self._trouble is not None:
-            yield from long_fact("✗ the list", clean(self._trouble), "bad", self.area.width)
+        if self._problem is not None:
+            yield from long_fact("✗ list", clean(self._problem), "bad", self.area.width)
         if self._date is None:
             if self._reports:
                 yield fact("newest", freshness(self._reports[0], now), f"  of {clean(self._reports[0].date)}")
             return
-        report = next((one for one in self._reports if one.date == self._date), None)
+        report = next((report for report in self._reports if report.date == self._date), None)
         made: list[Piece] = [freshness(report, now), (f"  made {ago(report.made_at, now)}", "dim")] if report else []
         yield line((f" Report of {clean(self._date)}  ", "title"), *made)
         if (section := self._section) is not None:
             pieces: list[Piece] = [(f" {section.title}", "strong"), (f"  {plural(len(section.rows), 'row')}", "dim")]
             if (column := self._chart(section)) is not None:
-                more = f" (c: another of {len(section.shares)})" if len(section.shares) > 1 else ""
+                more = f" (c: next of {len(section.shares)})" if len(section.shares) > 1 else ""
                 pieces.append((f"  bars: {section.columns[column]}{more}", "dim"))
             yield (*pieces, (f"  {section.note}" if section.note else "", "warn"))
-            yield from self._told(section)
+            yield from self._explanation(section)
 
-    def _told(self, section: Section) -> Iterator[Line]:
-        """Yield what a section says, or about the row under its cursor; always as many lines, so that nothing jumps."""
+    def _explanation(self, section: Section) -> Iterator[Line]:
+        """Yield the description of a section, and of the row under its cursor in a fixed number of lines."""
         for part in wrap(section.about, max(self.area.width - 2, 20)):
             yield line((f" {part}", "dim"))
-        if section.told is None:
+        if section.explanations is None:
             return
         chosen = self._chosen_row()
-        text, command = section.told[chosen[1] if chosen is not None else 0] if section.told else ("", "")
+        text, command = ("", "")
+        if section.explanations:
+            text, command = section.explanations[chosen[1] if chosen is not None else 0]
         lines = wrap(text, max(self.area.width - 2, 20), max_lines=2, placeholder=" …")
         yield from (line(f" {part}") for part in [*lines, "", ""][:2])
         yield line((" $ ", "dim"), command) if command else line("")
 
     def _draw_section(self) -> None:
-        """Lay out the section under the cursor, if it is not there already."""
+        """Draw the section under the cursor, unless it is drawn already."""
         section = self._section
         if section is None:
             return
         at, chart, width = int(self._left.key or 0), self._chart(section), self._rows.size.width
-        if not width or self._shown == (at, chart, width):  # without one it comes to the screen in a moment
+        if not width or self._shown == (at, chart, width):  # without a width it is about to be shown
             return
         self._shown = (at, chart, width)
         before = self._rows.key or ""
         columns = columns_of(section, chart, width)
-        cells = [cells_of(section, row, chart, columns[-1].width) for row in range(len(section.rows))]
         self._rows.set_columns(columns)
-        self._rows.set_rows([Row(f"{at}:{row}", one) for row, one in enumerate(cells)])
+        self._rows.set_rows(
+            [Row(f"{at}:{row}", cells_of(section, row, chart, columns[-1].width)) for row in range(len(section.rows))]
+        )
         if not before.startswith(f"{at}:"):
             self._rows.go_to(0)
         self._draw_about()
@@ -241,10 +233,10 @@ class Reports(View):
         about.show(lines)
 
     def _chart(self, section: Section) -> int | None:
-        """Return the column that is drawn as bars: the one last chosen by name, else the section's own or the first."""
-        drawn = sorted(section.shares)
-        default = section.bar if section.bar in drawn else drawn[0] if drawn else None
-        return next((at for at in drawn if section.columns[at] == self._drawn), default)
+        """Return the column of the chart: the one last chosen by name, else the section's default or the first."""
+        charts = sorted(section.shares)
+        default = section.bar if section.bar in charts else next(iter(charts), None)
+        return next((at for at in charts if section.columns[at] == self._chart_column), default)
 
     # Opening and going back
 
@@ -256,15 +248,15 @@ class Reports(View):
         self._left.styles.width = 30 if self.area.width >= 100 else 20
         self._left.set_columns(_SECTIONS)
         self._left.set_rows(
-            [Row(str(at), (one.title, f"{len(one.rows):,}")) for at, one in enumerate(sections)], empty="it is empty"
+            [Row(str(at), (section.title, f"{len(section.rows):,}")) for at, section in enumerate(sections)],
+            empty="the report is empty",
         )
         self._left.go_to(0)
         self.draw()
         self.call_after_refresh(self._draw_section)
 
-    @action("open", "Open the report; in it, go to the row's traces, or show all of the row", "enter", label="open")
+    @action("open", "Open the report; in it, go to the row's traces, or show the whole row", "enter", label="open")
     async def open(self) -> None:
-        """Open what the cursor is on."""
         if self._date is None:
             if self._left.key is not None:
                 await self._open(self._left.key)
@@ -272,16 +264,15 @@ class Reports(View):
             self._rows.focus()
         elif (chosen := self._chosen_row()) is not None:
             section, at = chosen
-            lead = section.leads[at]
-            if lead is not None:
+            link = section.links[at]
+            if link is not None:
                 self._came_from_rows = True
-                await self.dashboard.goto("traces", lead)
+                await self.dashboard.goto("traces", link)
             else:
                 self.show_row()
 
     @action("back", "Go back: from the rows to the sections, from a report to the list", "escape", label="back")
     def go_back(self) -> None:
-        """Go back one step."""
         if self._date is None:
             return
         if self._rows.has_focus:
@@ -294,9 +285,8 @@ class Reports(View):
         self.draw()
         self._left.go_to_key(date)
 
-    @action("row", "Show all of the row", "v", label="whole row")
+    @action("row", "Show the whole row", "v", label="whole row")
     def show_row(self) -> None:
-        """Show a row as it came, with what its cells have no room for."""
         if (chosen := self._chosen_row()) is not None:
             section, at = chosen
             lines = [line(text) for text in excerpt(section.sources[at])]
@@ -304,10 +294,9 @@ class Reports(View):
 
     @action("chart", "Draw another column as bars", "c", label="bars")
     def draw_another(self) -> None:
-        """DraftPicker the next numeric column."""
         if (section := self._section) is not None and (now := self._chart(section)) is not None:
-            drawn = sorted(section.shares)
-            self._drawn = section.columns[drawn[(drawn.index(now) + 1) % len(drawn)]]
+            charts = sorted(section.shares)
+            self._chart_column = section.columns[charts[(charts.index(now) + 1) % len(charts)]]
             self._draw_section()
 
     def _chosen_row(self) -> tuple[Section, int] | None:
@@ -320,30 +309,27 @@ class Reports(View):
 
     @action("run-report", "Make the nightly report now", "N", changes=True, label="run now")
     async def run(self) -> None:
-        """Run the job; what it has made is shown once it has ended."""
         job = self.store.state.jobs.get(REPORT_JOB) or next(
-            (one for one in await self.client.jobs() if one.name == REPORT_JOB), None
+            (job for job in await self.client.jobs() if job.name == REPORT_JOB), None
         )
         if job is None:
-            self.dashboard.toast("this supervisor makes no reports", "warning")
+            self.dashboard.toast("this supervisor has no report job", "warning")
             return
-        await run_now(self, job, self._renew, JobArguments(today=True))
+        await run_now(self, job, self._reload, JobArguments(today=True))
 
-    @action("cancel-report", "Break off the report that is being made", "C", changes=True, label="cancel")
+    @action("cancel-report", "Cancel the report that is being made", "C", changes=True, label="cancel")
     async def cancel(self) -> None:
-        """Break off the run; the reports there are stay as they are."""
         if (job := self.store.state.jobs.get(REPORT_JOB)) is not None:
             await cancel_run(self, job)
 
-    async def _renew(self) -> None:
-        """Show what a run has made."""
+    async def _reload(self) -> None:
+        """Load the list and the open report again."""
         await self._ask()
         if self._date is not None and any(report.date == self._date for report in self._reports):
             await self._open(self._date)
 
     @action("copy", "Copy the row as JSON, or the report's day", "y", label="copy")
     async def copy_row(self) -> None:
-        """Copy what the cursor is on."""
         if (chosen := self._chosen_row()) is not None:
             section, at = chosen
             self.dashboard.copy(await asyncio.to_thread(_json, section.sources[at]), "the row")
@@ -352,7 +338,6 @@ class Reports(View):
 
     @action("copy-command", "Copy the command that shows the report", "Y")
     def copy_command(self) -> None:
-        """Copy a command line."""
         date = self._date or self._left.key
         if date is not None:
             self.dashboard.copy(f"relay report show {shlex.quote(date)}", "the command")
@@ -362,4 +347,4 @@ def _json(value: object) -> str:
     try:
         return pretty_json(value)
     except RecursionError:
-        return "(nested too deeply to be written out)"
+        return "(nested too deeply)"

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from relay_core.messages.delivery import Span, Status
 from relay_core.text.sanitize import clean
 from relay_core.text.units import clock_time, format_duration, plural, size
+from relay_tui.views.facts import fact
 from relay_tui.views.traces.status import MEANINGS, OPEN, status_label
 from relay_tui.views.traces.waterfall import Waterfall
 from relay_tui.widgets.styled_lines import Line, Piece, line
 
-_LABEL = 10
 _MOST_MS = 1e15
 
 
@@ -22,21 +22,17 @@ def span_lines(span: Span, waterfall: Waterfall, now_ms: float) -> Iterator[Line
         (f" {clean(span.subject)}", "title"), (f"  {word}", style), (f": {MEANINGS.get(span.status, '')}", "dim")
     )
     if span.reason or span.code:
-        yield _labelled("why", (clean(span.code or "–"), style), ": ", clean(span.reason or "–"))
-    yield _labelled("message", clean(span.message_id), ("  size ", "dim"), size(span.size), *_replays(span))
-    yield _labelled("from", clean(span.sender))
-    yield _labelled("to", clean(span.target_subject), (f"  {clean(span.target_kind)} {clean(span.target)}", "dim"))
-    yield _labelled("times", *_times(span, now_ms))
-    yield _labelled("budget", *_budget(span, now_ms))
+        yield fact("why", (clean(span.code or "–"), style), ": ", clean(span.reason or "–"))
+    yield fact("message", clean(span.message_id), ("  size ", "dim"), size(span.size), *_replays(span))
+    yield fact("from", clean(span.sender))
+    yield fact("to", clean(span.target_subject), (f"  {clean(span.target_kind)} {clean(span.target)}", "dim"))
+    yield fact("times", *_times(span, now_ms))
+    yield fact("budget", *_budget(span, now_ms))
     chain = " › ".join(clean(ancestor) for ancestor in span.ancestors[-16:])
-    yield _labelled("ancestors", chain or ("none", "dim"))
-    yield _labelled("parent", *_family(span, waterfall))
+    yield fact("ancestors", chain or ("none", "dim"))
+    yield fact("parent", *_family(span, waterfall))
     for outcome in span.outcomes[:20]:
         yield _outcome(outcome)
-
-
-def _labelled(label: str, *pieces: str | Piece) -> Line:
-    return line((f" {label:{_LABEL}}", "dim"), *pieces)
 
 
 def _replays(span: Span) -> Iterator[str | Piece]:
@@ -104,7 +100,7 @@ def _family(span: Span, waterfall: Waterfall) -> Iterator[str | Piece]:
 def _outcome(outcome: dict[str, object]) -> Line:
     ok = bool(outcome.get("ok"))
     detail = outcome.get("error") or outcome.get("detail") or ""
-    return _labelled(
+    return fact(
         "handler",
         ("✓ ok " if ok else "✗ failed ", "ok" if ok else "bad"),
         clean(str(outcome.get("handler", "–"))),

@@ -10,7 +10,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from relay_core.errors import RelayError
-from relay_core.messages.delivery import TracePage, TraceSearch
+from relay_core.messages.delivery import TracePage
 from relay_tui.shell.view import View
 from relay_tui.views.traces.query import TraceQuery, parse_query
 from relay_tui.views.traces.trace_list import TraceList
@@ -92,8 +92,8 @@ class TraceFeed:
             self._view.draw()
 
     async def _page(self, results: TraceList, cursor: str | None) -> TracePage:
-        params = results.query.params(self._view.store.clock.now_ms())
-        return await self._view.client.search_traces(TraceSearch(**params, cursor=cursor, limit=_PAGE))
+        request = results.query.request(self._view.store.clock.now_ms(), cursor, _PAGE)
+        return await self._view.client.search_traces(request)
 
     def _request(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         if name in self._running:

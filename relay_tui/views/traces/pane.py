@@ -13,14 +13,13 @@ from relay_core.messages.delivery import Span
 from relay_core.text.sanitize import clean
 from relay_core.text.units import format_duration, plural
 from relay_tui.shell.host import host_of
+from relay_tui.views.facts import NAME_WIDTH
 from relay_tui.views.traces.detail import span_lines
 from relay_tui.views.traces.open_trace import MOST_SPANS, OpenTrace
 from relay_tui.views.traces.spans import SpanRows
 from relay_tui.views.wrap import wrapped
 from relay_tui.widgets.styled_lines import Line, Lines, Piece, line, width_of
 from relay_tui.widgets.table import LiveTable
-
-_DETAIL_INDENT = 11
 
 
 class TracePane(Widget):
@@ -38,7 +37,6 @@ class TracePane(Widget):
         self._columns: object = None
 
     def compose(self) -> ComposeResult:
-        """Lay out the waterfall and the detail of one span."""
         yield LiveTable(())
         yield Lines()
 
@@ -83,7 +81,6 @@ class TracePane(Widget):
         self._stack.clear()
 
     def draw(self) -> None:
-        """Draw the conversation."""
         if self.trace is None:
             return
         rows = SpanRows(self.trace.waterfall, self.table.size.width or self.app.size.width, self._now_ms)
@@ -97,10 +94,9 @@ class TracePane(Widget):
     def _draw_span(self) -> None:
         if self.trace is not None and (span := self.span) is not None:
             lines = span_lines(span, self.trace.waterfall, self._now_ms)
-            self.query_one(Lines).show(wrapped(lines, self.app.size.width, _DETAIL_INDENT))
+            self.query_one(Lines).show(wrapped(lines, self.app.size.width, NAME_WIDTH))
 
     def on_live_table_moved(self, event: LiveTable.Moved) -> None:
-        """Show the span under the cursor."""
         event.stop()
         self._draw_span()
 

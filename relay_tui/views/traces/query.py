@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Any
 
+from relay_core.messages.delivery import TraceSearch
 from relay_core.messages.subjects import is_pattern
 from relay_core.records.trace_search import MESSAGE_STATUSES
 
@@ -44,16 +44,11 @@ class TraceQuery:
     whole: tuple[str, ...] = ()
     """Which of subject and sender must match exactly; the bus matches a part."""
 
-    def params(self, now_ms: int) -> dict[str, Any]:
-        """Return the parameters of the request."""
+    def request(self, now_ms: int, cursor: str | None, limit: int) -> TraceSearch:
+        """Return the request for a page."""
         since = now_ms - self.since_ms if self.since_ms is not None else None
-        return {
-            "id": self.id,
-            "subject": self.subject,
-            "sender": self.sender,
-            "status": self.status,
-            "since": since,
-        }
+        criteria = {"id": self.id, "subject": self.subject, "sender": self.sender, "status": self.status}
+        return TraceSearch.model_validate({**criteria, "since": since, "cursor": cursor, "limit": limit})
 
     def matches(self, subject: str, sender: str) -> bool:
         """Return True if a row of the bus matches the exact criteria too."""

@@ -13,6 +13,7 @@ from shlex import quote
 
 from textual.app import ComposeResult
 
+from relay_core.messages.delivery import Span, TraceSummary
 from relay_core.messages.ids import is_ulid
 from relay_core.text.sanitize import clean
 from relay_tui.shell.actions import action
@@ -53,7 +54,6 @@ class Traces(View):
         """Counts the traces that were requested, so that a late answer opens nothing."""
 
     def compose(self) -> ComposeResult:
-        """Lay out the list, and the conversation that replaces it."""
         yield Lines(id="trace-note")
         yield LiveTable(COLUMNS, id="trace-messages", follows=True)
         yield TracePane("trace-pane")
@@ -78,7 +78,6 @@ class Traces(View):
             self.dashboard.focus_widget(self.table)
 
     def draw(self) -> None:
-        """Show the list or the conversation, and refresh it."""
         feed, note = self._feed, self._pane.note()
         if self._pane.trace is None:
             empty = "no match: esc clears the search" if feed.text else "no messages yet: publish one with 7"
@@ -108,12 +107,10 @@ class Traces(View):
             self.draw()
 
     def on_live_table_near_end(self, event: LiveTable.NearEnd) -> None:
-        """Load more when the end comes into sight."""
         if event.table is self._messages:
             self._feed.load_more()
 
     def on_live_table_chosen(self, event: LiveTable.Chosen) -> None:
-        """Open the row that was double-clicked."""
         self.open()
 
     def move_to_top(self) -> None:
@@ -163,11 +160,15 @@ class Traces(View):
         key = self.table.key
         return key.partition("/")[0] if key is not None else None
 
+    @property
+    def _row(self) -> TraceSummary | Span | None:
+        """The message or the span under the cursor."""
+        return self._feed.list.get(self._message_id) if self._pane.trace is None else self._pane.span
+
     @action(
         "open", "Open the conversation of the message; there, the part that followed from one", "enter", label="open"
     )
     def open(self) -> None:
-        """Open the row under the cursor."""
         trace, span, message_id = self._pane.trace, self._pane.span, self._message_id
         if message_id is None:
             self.dashboard.toast(NOTHING_SELECTED)
@@ -184,7 +185,6 @@ class Traces(View):
 
     @action("back", "Go back from the trace; in the list, clear the search", "escape", label="back")
     def back(self) -> None:
-        """Go back one step."""
         self._wanted += 1
         if self._pane.step_back():
             self.draw()
@@ -196,7 +196,6 @@ class Traces(View):
 
     @action("search", "Search: an id, subject= subject~ from= from~ status= since=10m", "/", label="search")
     def search(self) -> None:
-        """Open the prompt for a search."""
 
         def typed(text: str | None) -> None:
             if text is not None:
@@ -217,15 +216,10 @@ class Traces(View):
 
     @action("parent", "Go to the parent message", "u", label="parent")
     def go_to_parent(self) -> None:
-        """Go to the parent."""
-        trace, message_id = self._pane.trace, self._message_id
-        if message_id is None:
-            self.dashboard.toast(NOTHING_SELECTED)
-            return
-        row = self._feed.list.get(message_id) if trace is None else self._pane.span
+        trace, row = self._pane.trace, self._row
         parent = row.parent_id if row is not None else None
-        if parent is None:
-            self.dashboard.toast("this message has no parent")
+        if row is None or parent is None:
+            self.dashboard.toast(NOTHING_SELECTED if row is None else "this message has no parent")
         elif trace is None:
             self._open_message(parent)
         elif trace.root is not None and trace.waterfall.first(parent) is None:
@@ -238,29 +232,16 @@ class Traces(View):
 
     @action("to-dead-letter", "Go to its dead letter", "d", label="dead letter")
     async def go_to_dead_letter(self) -> None:
-        """Go to the dead letter of the message under the cursor."""
-        message_id = self._message_id
-        if message_id is None:
-            self.dashboard.toast(NOTHING_SELECTED)
-            return
-        row = self._feed.list.get(message_id) if self._pane.trace is None else self._pane.span
-        if row is not None and row.status in DEAD:
-            await self.dashboard.goto("dead-letters", f"id={message_id}")
-        else:
+        row = self._row
+        if row is not None and row.status not in DEAD:
             self.dashboard.toast("this message is not a dead letter")
+        else:
+            await self.goto_selected("dead-letters", f"id={row.message_id}" if row is not None else None)
 
     @action("copy", "Copy the message's id", "y", label="copy id")
     def copy_id(self) -> None:
-        """Copy the id."""
-        if self._message_id is not None:
-            self.dashboard.copy(self._message_id, "the message's id")
-        else:
-            self.dashboard.toast(NOTHING_SELECTED)
+        self.copy_text(self._message_id, "the message's id")
 
     @action("copy-command", "Copy the command: relay trace ID", "Y")
     def copy_command(self) -> None:
-        """Copy the command that shows the trace."""
-        if self._message_id is not None:
-            self.dashboard.copy(f"relay trace {quote(self._message_id)}", "the command")
-        else:
-            self.dashboard.toast(NOTHING_SELECTED)
+        self.copy_text(self._message_id and f"relay trace {quote(self._message_id)}", "the command")
