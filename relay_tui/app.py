@@ -197,8 +197,10 @@ class Dashboard(App[None]):
             self.draw()
 
     def draw(self) -> None:
+        if not self.is_running or not self.screen_stack or not self.frame.is_composed:
+            return  # a timer may fire before the frame exists, or while it is taken down
         views = self.frame.views
-        if views.is_empty or not self.is_running:
+        if views.is_empty:
             return
         self._draw_frame()
         if views.current != self.where:

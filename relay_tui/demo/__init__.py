@@ -32,4 +32,5 @@ hooks               adapters ``status-page``, ``pager``    a webhook that works,
 journal             adapter ``journal``                    a plugin in one Python file
 (none)              adapters ``old-chat``, ``crm``         one disabled, one with an invalid entry
 janitor             the bus itself                         runs jobs, and keeps dead letters and events few
-==================  =====================================  =============================================="""
+==================  =====================================  ==============================================
+"""

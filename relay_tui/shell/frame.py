@@ -50,6 +50,11 @@ class Frame(Screen[None]):
         yield Lines(id="card")
 
     @property
+    def is_composed(self) -> bool:
+        """Whether its widgets exist."""
+        return bool(self.query(ViewSwitcher))
+
+    @property
     def views(self) -> ViewSwitcher:
         """The views."""
         return self.query_one(ViewSwitcher)

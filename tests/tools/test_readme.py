@@ -81,7 +81,7 @@ async def test_every_command_works_in_its_place(place: Path) -> None:
     assert "exit code 4: refused" in printed
     assert re.search(r"5  consumer_failed .*relay\.agent\.flaky .*exit code 1: no database", printed)
     assert "5 delivered, 0 failed" in printed
-    assert ".mcp.json: made" in printed
+    assert ".mcp.json: created" in printed
     assert re.search(r"relay\.agent\.backend +no +never +0 +knows the API", printed)
     assert '"image":"a.png"' in printed
     assert "systemctl --user" in printed or "launchctl" in printed

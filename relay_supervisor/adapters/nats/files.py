@@ -33,7 +33,7 @@ from relay_core.messages.base import WireModel
 from relay_core.messages.subjects import is_subject
 from relay_core.storage.atomic_file import atomic_write, fsync_directory, storage_error
 
-RELAY_ID = "relay-id"
+ID_FILE = "relay-id"
 POSITION = "position.json"
 REFUSED = "refused"
 COPIES_KEPT = 100
@@ -47,7 +47,7 @@ def relay_id(directory: Path) -> str:
         ConfigError: if the file is invalid.
         StorageError: if it cannot be written.
     """
-    path = directory / RELAY_ID
+    path = directory / ID_FILE
     if not path.exists():
         _create_relay_id(path)
     name = path.read_text().strip()
@@ -58,7 +58,7 @@ def relay_id(directory: Path) -> str:
 
 def _create_relay_id(path: Path) -> None:
     """Write a new name atomically, unless another bridge of this relay is faster."""
-    draft = path.with_name(f".{RELAY_ID}.{token_hex(8)}")
+    draft = path.with_name(f".{ID_FILE}.{token_hex(8)}")
     atomic_write(draft, f"{token_hex(8)}\n".encode())
     try:
         os.link(draft, path)

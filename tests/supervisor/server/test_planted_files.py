@@ -22,9 +22,11 @@ def with_command(marker: Path) -> dict[str, Any]:
 
 
 def plant(path: Path, text: str) -> None:
-    """Write a file as another user would have."""
-    path.write_text(text)
-    os.chown(path, STRANGER, STRANGER)
+    """Put a file of another user in place, in one step: the supervisor watches."""
+    draft = path.parent.parent / "draft"
+    draft.write_text(text)
+    os.chown(draft, STRANGER, STRANGER)
+    draft.rename(path)
 
 
 def a_plugin(directory: Path, marker: Path) -> dict[str, Any]:
@@ -67,8 +69,9 @@ async def test_nothing_that_another_user_has_placed_is_run(tmp_path: Path) -> No
             await client.reload()
             assert loaded.exists()  # so a planted file would have had it run, too
 
-            adapters.write_text(json.dumps(a_plugin(tmp_path / "theirs", stolen)))
+            theirs = json.dumps(a_plugin(tmp_path / "theirs", stolen))
             os.chown(tmp_path / "theirs", STRANGER, STRANGER)
+            adapters.write_text(theirs)
             await client.reload()
             (state,) = (await client.adapters()).adapters
             assert f"{tmp_path}/theirs belongs to uid {STRANGER}" in str(state.problem)

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from relay_core.errors import ConfigError
 from relay_supervisor.adapters.nats.config import NatsConfig
-from relay_supervisor.adapters.nats.files import RELAY_ID, relay_id
+from relay_supervisor.adapters.nats.files import ID_FILE, relay_id
 
 GOOD: dict[str, Any] = {"servers": ["nats://10.0.0.1:4222"], "export": ["relay.agent.>"]}
 
@@ -89,7 +89,7 @@ def test_a_relay_keeps_its_name(tmp_path: Path) -> None:
     name = relay_id(tmp_path)
 
     assert relay_id(tmp_path) == name
-    assert (tmp_path / RELAY_ID).stat().st_mode & 0o077 == 0
+    assert (tmp_path / ID_FILE).stat().st_mode & 0o077 == 0
 
 
 def test_bridges_that_start_at_once_agree_on_the_name(tmp_path: Path) -> None:
@@ -97,11 +97,11 @@ def test_bridges_that_start_at_once_agree_on_the_name(tmp_path: Path) -> None:
         names = list(pool.map(relay_id, [tmp_path] * 16))
 
     assert len(set(names)) == 1
-    assert [path.name for path in tmp_path.iterdir()] == [RELAY_ID]
+    assert [path.name for path in tmp_path.iterdir()] == [ID_FILE]
 
 
 def test_a_spoilt_name_is_an_error_with_a_remedy(tmp_path: Path) -> None:
-    (tmp_path / RELAY_ID).write_text("no.such thing")
+    (tmp_path / ID_FILE).write_text("no.such thing")
 
     with pytest.raises(ConfigError, match="remove it"):
         relay_id(tmp_path)
