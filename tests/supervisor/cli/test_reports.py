@@ -117,7 +117,7 @@ def test_a_day_that_is_not_over_says_so_and_an_empty_one_is_short(reports: Relay
     assert reports("report", "show").out.splitlines()[1] == "incomplete day: until 14:20 UTC"
     empty = reports("report", "show", day(3)).out
     assert "✓ Nothing was published" in empty
-    assert "nothing in: unusual numbers, busiest hours" in empty
+    assert "empty tables: what changed, busiest hours" in empty
 
 
 def test_one_table_is_shown_whole(reports: Relay) -> None:
