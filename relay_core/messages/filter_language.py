@@ -1,22 +1,24 @@
-r"""The filter language for dead letters, parsed into terms.
+r"""The filter language for dead letters and traces, parsed into terms.
 
 1. Terms are separated by spaces, and all of them must hold. A leading `!` negates a term.
-2. ``FIELD=TEXT`` matches a whole field, ``FIELD~TEXT`` a part of it, ignoring case (`FIELDS`). After ``=``, subjects in
-   `to`, `from` and `subject` may be patterns; `to` and `id` also accept a target's hash.
+2. ``FIELD=TEXT`` matches a whole field, ``FIELD~TEXT`` a part of it, ignoring case (`FIELDS`, `TRACE_FIELDS`). After
+   ``=``, subjects in `to`, `from` and `subject` may be patterns; `to` and `id` also accept a target's hash.
 3. ``age>1h`` failed more than an hour ago, ``age<10m`` less than ten minutes ago; ``replays>0`` was replayed before
    (``<`` and ``=`` too). ``partial=yes`` selects copies of targets that failed while others accepted the message.
-4. Any other word matches part of the body, the payload's JSON text, ignoring case.
+4. Any other word matches part of the body, the payload's JSON text, ignoring case. The search for traces, which have no
+   body, gives it another meaning.
 5. A filter may have 200 terms, and any number of ids in addition.
 6. A text with spaces is written in double quotes; inside them ``\"`` and ``\\`` are a quote and a backslash.
 
 `render_filter` is the inverse of `parse_filter`. A `FilterError` says where a text is wrong and how to correct it. The
-module is pure; records/selection.py evaluates the terms.
+module is pure; records/selection.py evaluates the terms for dead letters.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 FIELDS = {
@@ -30,13 +32,16 @@ FIELDS = {
     "replays": "<>=",
     "partial": "=",
 }
-"""Every field with its operators."""
+"""Every field of a dead letter with its operators."""
+TRACE_FIELDS = {"id": "=", "subject": "=~", "from": "=~", "status": "=", "age": "<>", "since": "="}
+"""Every field of a trace with its operators; ``since=10m`` is short for ``age<10m``."""
 
 BODY = "body"
 """The field of a bare word."""
 FAILED = "failed"
 """The time of failure in ms. The language has no such field: an age becomes a time when it is evaluated."""
 
+_AGES = ("age", "since")
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _AGE = re.compile(r"(\d{1,15})(ms|s|m|h|d|w)")
 _COUNT = re.compile(r"\d{1,9}")
@@ -65,22 +70,24 @@ class Term:
     field: str
     op: str
     value: str | int
-    """A text; for `age` milliseconds, for `replays` a number."""
+    """A text; for `age` and `since` milliseconds, for `replays` a number."""
     negated: bool = False
+    position: int = dataclasses.field(default=0, compare=False)
+    """Where it begins in the text, counted from 0."""
 
     def __str__(self) -> str:
         """Return the term as an operator would type it."""
         if self.field == BODY:
             text = _quoted(str(self.value), bare=not _HEAD.match(str(self.value)))
-        elif self.field == "age":
-            text = f"age{self.op}{_age_text(int(self.value))}"
+        elif self.field in _AGES:
+            text = f"{self.field}{self.op}{_age_text(int(self.value))}"
         else:
             text = f"{self.field}{self.op}{_quoted(str(self.value))}"
         return f"!{text}" if self.negated else text
 
 
-def parse_filter(text: str) -> tuple[Term, ...]:
-    """Return the terms of a filter, none for an empty one.
+def parse_filter(text: str, fields: Mapping[str, str] = FIELDS) -> tuple[Term, ...]:
+    """Return the terms of a filter over some fields, none for an empty filter.
 
     Raises:
         FilterError: if the text is not a valid filter.
@@ -90,7 +97,7 @@ def parse_filter(text: str) -> tuple[Term, ...]:
     at = _skip_space(text, 0)
     while at < len(text):
         start = at
-        term, at = _parse_term(text, at)
+        term, at = _parse_term(text, at, fields)
         terms.append(term)
         counted += not (term.field == "id" and term.op == "=")
         if counted > MAX_TERMS:
@@ -107,38 +114,39 @@ def render_filter(terms: Iterable[Term]) -> str:
     return " ".join(map(str, terms))
 
 
-def _parse_term(text: str, at: int) -> tuple[Term, int]:
+def _parse_term(text: str, at: int, fields: Mapping[str, str]) -> tuple[Term, int]:
+    start = at
     negated = text[at] == "!"
     if negated:
         at += 1
         if at == len(text) or text[at].isspace():
-            raise FilterError("nothing follows '!': write the term directly after it, like !code=timeout", at - 1)
+            raise FilterError("nothing follows '!': write the term directly after it, like !code=timeout", start)
     head = _HEAD.match(text, at)
     if head is None:
         value, end = _parse_value(text, at, "a word")
-        return Term(BODY, "~", value, negated), end
+        return Term(BODY, "~", value, negated, start), end
     field, op = head[1].lower(), head[2]
-    if field not in FIELDS:
-        known = ", ".join(FIELDS)
+    if field not in fields:
+        known = ", ".join(fields)
         raise FilterError(f"no field {head[1]!r}: the fields are {known}; quote a text to search for it", at)
-    if op not in FIELDS[field]:
-        valid = " or ".join(f"{field}{known_op}" for known_op in FIELDS[field])
+    if op not in fields[field]:
+        valid = " or ".join(f"{field}{known_op}" for known_op in fields[field])
         raise FilterError(f"{field!r} does not accept {op!r}: write {valid}", at + len(head[1]))
     value, end = _parse_value(text, head.end(), f"{field}{op}")
-    if field == "age":
+    if field in _AGES:
         found = _AGE.fullmatch(value)
         if found is None:
             raise FilterError(f"{value!r} is not an age: write it like 90s, 10m, 2h or 7d", head.end())
-        return Term(field, op, int(found[1]) * _UNIT_MS[found[2]], negated), end
+        return Term(field, op, int(found[1]) * _UNIT_MS[found[2]], negated, start), end
     if field == "replays":
         if _COUNT.fullmatch(value) is None:
             raise FilterError(f"{value!r} is not a number: write it like replays>0", head.end())
-        return Term(field, op, int(value), negated), end
+        return Term(field, op, int(value), negated, start), end
     if field == "partial":
         if value.lower() not in ("yes", "no"):
             raise FilterError(f"{value!r} is neither yes nor no: write partial=yes or partial=no", head.end())
         value = value.lower()
-    return Term(field, op, value, negated), end
+    return Term(field, op, value, negated, start), end
 
 
 def _parse_value(text: str, at: int, before: str) -> tuple[str, int]:

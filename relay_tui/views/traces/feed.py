@@ -49,7 +49,7 @@ class TraceFeed:
         """Start a new search.
 
         Raises:
-            QueryError: if the text is not a valid search; nothing changes then.
+            FilterError: if the text is not a valid search; nothing changes then.
         """
         self.list = TraceList(parse_query(text))
         self.text = " ".join(text.split())

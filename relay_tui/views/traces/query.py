@@ -1,12 +1,12 @@
-"""The search language of the traces screen.
+"""The search for traces: the filter language over the fields of a trace, as a request to the bus.
 
-1. Terms are separated by spaces, and all of them must match.
-2. A word of three or more characters that can be the prefix of a message id is one; ``id=`` makes it explicit.
-3. ``subject=`` and ``from=`` match exactly, or by pattern; ``subject~`` and ``from~`` match a part, ignoring case.
-   A word with a dot is part of a subject.
-4. ``status=failed`` is the worst status of the message's targets; ``since=10m`` limits its age.
+1. A word of three or more characters that can be the prefix of a message id is one; ``id=`` makes it explicit. A word
+   with a dot is part of a subject.
+2. ``subject=`` and ``from=`` match exactly, or by pattern; ``subject~`` and ``from~`` match a part.
+3. ``status=failed`` is the worst status of the message's targets. ``age<10m`` and ``age>1h`` limit its age.
+4. The bus cannot negate a criterion, and knows one of each kind: the last one typed counts.
 
-An invalid text raises `QueryError`, which tells what to write instead. No I/O.
+No I/O.
 """
 
 from __future__ import annotations
@@ -15,20 +15,14 @@ import re
 from dataclasses import dataclass, replace
 
 from relay_core.messages.delivery import TraceSearch
+from relay_core.messages.filter_language import BODY, TRACE_FIELDS, FilterError, Term, parse_filter
 from relay_core.messages.subjects import is_pattern
 from relay_core.records.trace_search import MESSAGE_STATUSES
 
-_HEAD = re.compile(r"([A-Za-z_]+)([=~])(.*)")
 _ID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Za-hjkmnp-tv-z]{2,25}")
-_AGE = re.compile(r"(\d{1,7})(s|m|h|d|w)")
-_UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _LABELS = {"waiting": "new", "claimed": "cur", "no_match": "no_subscriber"}
 """The screen's labels of statuses that have another name on the bus."""
-SUGGESTIONS = ("status=failed", "status=refused", "status=no_subscriber", "subject~", "from~", "since=10m", "id=")
-
-
-class QueryError(ValueError):
-    """An invalid search; the message tells what to write instead."""
+SUGGESTIONS = ("status=failed", "status=refused", "status=no_subscriber", "subject~", "from~", "age<10m", "id=")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +33,23 @@ class TraceQuery:
     subject: str | None = None
     sender: str | None = None
     status: str | None = None
-    since_ms: int | None = None
-    """The maximum age."""
-    whole: tuple[str, ...] = ()
+    max_age_ms: int | None = None
+    min_age_ms: int | None = None
+    whole: frozenset[str] = frozenset()
     """Which of subject and sender must match exactly; the bus matches a part."""
 
     def request(self, now_ms: int, cursor: str | None, limit: int) -> TraceSearch:
         """Return the request for a page."""
-        since = now_ms - self.since_ms if self.since_ms is not None else None
-        criteria = {"id": self.id, "subject": self.subject, "sender": self.sender, "status": self.status}
-        return TraceSearch.model_validate({**criteria, "since": since, "cursor": cursor, "limit": limit})
+        return TraceSearch(
+            id=self.id,
+            subject=self.subject,
+            sender=self.sender,
+            status=self.status,
+            since=now_ms - self.max_age_ms if self.max_age_ms is not None else None,
+            until=now_ms - self.min_age_ms if self.min_age_ms is not None else None,
+            cursor=cursor,
+            limit=limit,
+        )
 
     def matches(self, subject: str, sender: str) -> bool:
         """Return True if a row of the bus matches the exact criteria too."""
@@ -61,45 +62,46 @@ def parse_query(text: str) -> TraceQuery:
     """Parse a search.
 
     Raises:
-        QueryError: if the text is not a valid search.
+        FilterError: if the text is not a valid search.
     """
     query = TraceQuery()
-    for word in text.split():
-        query = _with(query, word)
+    for term in parse_filter(text, TRACE_FIELDS):
+        if term.negated:
+            raise FilterError("a search for traces cannot exclude anything: leave out the '!'", term.position)
+        query = _with(query, term)
     return query
 
 
-def _with(query: TraceQuery, word: str) -> TraceQuery:
-    head = _HEAD.fullmatch(word)
-    if head is None:
-        if _ID.fullmatch(word):
-            return replace(query, id=word.upper())
-        if "." in word:
-            return replace(query, subject=word)
-        raise QueryError(f"{word!r} is not the prefix of a message id: write subject~{word} or from~{word}")
-    field, op, value = head[1].lower(), head[2], head[3]
-    if not value:
-        raise QueryError(f"nothing follows {field}{op}")
-    if op == "~" and field not in ("subject", "from"):
-        raise QueryError(f"{field!r} takes = only: write {field}={value}")
-    match field:
+def _with(query: TraceQuery, term: Term) -> TraceQuery:
+    value = str(term.value)
+    match term.field:
         case "id":
             if not _ID.fullmatch(value):
-                raise QueryError(f"{value!r} is not the prefix of a message id such as 01KA5Q…")
+                raise FilterError(f"{value!r} is not the prefix of a message id such as 01KA5Q…", term.position)
             return replace(query, id=value.upper())
-        case "subject" | "from":
-            name = "subject" if field == "subject" else "sender"
-            whole = (*query.whole, name) if op == "=" and not is_pattern(value) else query.whole
-            query = replace(query, whole=whole)
-            return replace(query, subject=value) if name == "subject" else replace(query, sender=value)
+        case "subject":
+            return replace(query, subject=value, whole=_whole(query, "subject", term))
+        case "from":
+            return replace(query, sender=value, whole=_whole(query, "sender", term))
         case "status":
             status = _LABELS.get(value.lower(), value.lower())
             if status not in MESSAGE_STATUSES:
-                raise QueryError(f"no status {value!r}: there are {', '.join(sorted(MESSAGE_STATUSES))}")
+                known = ", ".join(sorted(MESSAGE_STATUSES))
+                raise FilterError(f"no status {value!r}: there are {known}", term.position)
             return replace(query, status=status)
-        case "since":
-            age = _AGE.fullmatch(value)
-            if age is None:
-                raise QueryError(f"{value!r} is not an age: write e.g. 90s, 10m, 2h or 7d")
-            return replace(query, since_ms=int(age[1]) * _UNIT_MS[age[2]])
-    raise QueryError(f"no field {head[1]!r}: there are id, subject, from, status, since")
+        case "age" if term.op == ">":
+            return replace(query, min_age_ms=int(term.value))
+        case "age" | "since":
+            return replace(query, max_age_ms=int(term.value))
+    assert term.field == BODY
+    if _ID.fullmatch(value):
+        return replace(query, id=value.upper())
+    if "." in value:
+        return replace(query, subject=value, whole=query.whole - {"subject"})
+    raise FilterError(
+        f"{value!r} is not the prefix of a message id: write subject~{value} or from~{value}", term.position
+    )
+
+
+def _whole(query: TraceQuery, name: str, term: Term) -> frozenset[str]:
+    return query.whole | {name} if term.op == "=" and not is_pattern(str(term.value)) else query.whole - {name}

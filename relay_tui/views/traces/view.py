@@ -14,6 +14,7 @@ from shlex import quote
 from textual.app import ComposeResult
 
 from relay_core.messages.delivery import Span, TraceSummary
+from relay_core.messages.filter_language import FilterError
 from relay_core.messages.ids import is_ulid
 from relay_core.text.sanitize import clean
 from relay_tui.shell.actions import action
@@ -21,7 +22,7 @@ from relay_tui.shell.view import NOTHING_SELECTED, View
 from relay_tui.views.traces.feed import TraceFeed
 from relay_tui.views.traces.open_trace import OpenTrace, fetch_spans
 from relay_tui.views.traces.pane import TracePane
-from relay_tui.views.traces.query import SUGGESTIONS, QueryError
+from relay_tui.views.traces.query import SUGGESTIONS
 from relay_tui.views.traces.status import DEAD
 from relay_tui.views.traces.trace_list import COLUMNS
 from relay_tui.widgets.styled_lines import Lines, line
@@ -36,7 +37,7 @@ class Traces(View):
     NAME = "traces"
     HELP = (
         "What happened to every message. Search (/): an id or its prefix, subject= subject~ from= from~ status= "
-        "since=10m. A message opens as its conversation: ░ is waiting, █ is handling, on one time axis. "
+        "age<10m. A message opens as its conversation: ░ is waiting, █ is handling, on one time axis. "
         "The list follows the newest until j picks a row, and again after g."
     )
 
@@ -194,7 +195,7 @@ class Traces(View):
         elif self._feed.text:
             self._search("")
 
-    @action("search", "Search: an id, subject= subject~ from= from~ status= since=10m", "/", label="search")
+    @action("search", "Search: an id, subject= subject~ from= from~ status= age<10m", "/", label="search")
     def search(self) -> None:
 
         def typed(text: str | None) -> None:
@@ -208,7 +209,7 @@ class Traces(View):
     def _search(self, text: str) -> None:
         try:
             self._feed.search(text)
-        except QueryError as error:
+        except FilterError as error:
             self.dashboard.toast(str(error), "warning")
             return
         self._messages.follow()
