@@ -21,6 +21,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from relay_core.text.units import parse_duration, typed_duration
+
 FIELDS = {
     "reason": "=~",
     "code": "=~",
@@ -42,8 +44,6 @@ FAILED = "failed"
 """The time of failure in ms. The language has no such field: an age becomes a time when it is evaluated."""
 
 _AGES = ("age", "since")
-_UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
-_AGE = re.compile(r"(\d{1,15})(ms|s|m|h|d|w)")
 _COUNT = re.compile(r"\d{1,9}")
 _HEAD = re.compile(r"([A-Za-z_]+)([=~<>])")
 _QUOTED = re.compile(r'"((?:[^"\\]|\\["\\])*)"', re.DOTALL)
@@ -80,7 +80,7 @@ class Term:
         if self.field == BODY:
             text = _quoted(str(self.value), bare=not _HEAD.match(str(self.value)))
         elif self.field in _AGES:
-            text = f"{self.field}{self.op}{_age_text(int(self.value))}"
+            text = f"{self.field}{self.op}{typed_duration(int(self.value))}"
         else:
             text = f"{self.field}{self.op}{_quoted(str(self.value))}"
         return f"!{text}" if self.negated else text
@@ -134,10 +134,10 @@ def _parse_term(text: str, at: int, fields: Mapping[str, str]) -> tuple[Term, in
         raise FilterError(f"{field!r} does not accept {op!r}: write {valid}", at + len(head[1]))
     value, end = _parse_value(text, head.end(), f"{field}{op}")
     if field in _AGES:
-        found = _AGE.fullmatch(value)
-        if found is None:
+        age_ms = parse_duration(value)
+        if age_ms is None:
             raise FilterError(f"{value!r} is not an age: write it like 90s, 10m, 2h or 7d", head.end())
-        return Term(field, op, int(found[1]) * _UNIT_MS[found[2]], negated, start), end
+        return Term(field, op, age_ms, negated, start), end
     if field == "replays":
         if _COUNT.fullmatch(value) is None:
             raise FilterError(f"{value!r} is not a number: write it like replays>0", head.end())
@@ -176,8 +176,3 @@ def _quoted(text: str, *, bare: bool = True) -> str:
         return text
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
-
-
-def _age_text(ms: int) -> str:
-    unit = next(unit for unit in ("w", "d", "h", "m", "s", "ms") if ms % _UNIT_MS[unit] == 0)
-    return f"{ms // _UNIT_MS[unit]}{unit}"

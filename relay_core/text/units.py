@@ -2,11 +2,13 @@
 
 1. Any number is accepted: NaN, infinity and instants outside the calendar are a dash, and huge numbers stay short.
 2. Durations have two styles: narrow for terminals (``3m10s``) and spaced for prose and pages (``3 min 10 s``).
-3. `format_count` is exact, for tables and reports; `number` is at most six characters or so, for the dashboard.
+3. People type durations as a number and a unit (``90s``, ``1.5h``); `parse_duration` reads them everywhere.
+4. `format_count` is exact, for tables and reports; `number` is at most six characters or so, for the dashboard.
 """
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Any, TypeGuard
 
@@ -15,6 +17,10 @@ from relay_core.text.sanitize import clean
 NOTHING = "–"
 _LARGEST = 1e300
 _SECONDS_IN = {"us": 1e-6, "ms": 1e-3, "secs": 1.0}
+_UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_TYPED = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*(ms|s|m|h|d|w)")
+_LONGEST_MS = 10**15
+"""The longest duration that can be typed: some 30,000 years, which every number on the wire can hold."""
 _LONG = ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
 
 
@@ -37,6 +43,19 @@ def format_duration(seconds: float | None, *, spaced: bool = False) -> str:
     if spaced:
         return f"{units:,} {unit} {part} {part_unit}" if part else f"{units:,} {unit}"
     return f"{units}{unit[0]}{part:02}{part_unit[0]}"
+
+
+def parse_duration(text: str) -> int | None:
+    """Return the milliseconds of a duration such as ``90s``, ``10m``, ``1.5h`` or ``7d``; None if it is not one."""
+    found = _TYPED.fullmatch(text.strip())
+    ms = round(float(found[1]) * _UNIT_MS[found[2]]) if found else None
+    return ms if ms is not None and ms <= _LONGEST_MS else None
+
+
+def typed_duration(ms: int) -> str:
+    """Return a duration as a person types it, in the largest unit that divides it: the inverse of `parse_duration`."""
+    unit = next(unit for unit in reversed(_UNIT_MS) if ms % _UNIT_MS[unit] == 0)
+    return f"{ms // _UNIT_MS[unit]}{unit}"
 
 
 def about(seconds: float | None) -> str:

@@ -5,13 +5,13 @@ Every function here raises `UsageError` for a value that it cannot read.
 
 from __future__ import annotations
 
-import re
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from relay_core.text.units import parse_duration
 from relay_supervisor.cli.entry import UsageError
 
 if TYPE_CHECKING:
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from relay_core.messages.dead_letter import DeadLetterFilter
 
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)")
-_UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _COMPLETION_SECS = 1.0
 
 
@@ -121,13 +119,10 @@ def duration(text: str, option: str) -> timedelta:
     """Return a duration such as ``90s``, ``10m``, ``2h`` or ``7d``."""
     from datetime import timedelta
 
-    found = _DURATION.fullmatch(text.strip())
-    if found is None:
+    ms = parse_duration(text)
+    if ms is None:
         raise UsageError(f"{option}: {text!r} is not a duration; write it like 90s, 10m, 2h or 7d")
-    try:
-        return timedelta(milliseconds=float(found[1]) * _UNIT_MS[found[2]])
-    except OverflowError:
-        raise UsageError(f"{option}: {text!r} is too long") from None
+    return timedelta(milliseconds=ms)
 
 
 def instant_ms(text: str | None, option: str) -> int | None:
@@ -136,8 +131,8 @@ def instant_ms(text: str | None, option: str) -> int | None:
         return None
     from relay_core.clock import SystemClock, parse_iso
 
-    if _DURATION.fullmatch(text.strip()):
-        return SystemClock().now_ms() - int(duration(text, option).total_seconds() * 1000)
+    if (ms := parse_duration(text)) is not None:
+        return SystemClock().now_ms() - ms
     try:
         return parse_iso(text)
     except (ValueError, OverflowError):

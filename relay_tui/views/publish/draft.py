@@ -17,9 +17,7 @@ from relay_core.errors import InvalidPayload, InvalidSubject
 from relay_core.messages.payload import encode_payload
 from relay_core.messages.subjects import validate_subject
 from relay_core.text.sanitize import clean
-
-_TTL = re.compile(r"(\d{1,7})\s*(ms|s|m|h|d)")
-_UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+from relay_core.text.units import parse_duration
 
 
 class DraftError(ValueError):
@@ -103,8 +101,8 @@ def budget_of(draft: Draft, now_ms: int) -> dict[str, Any] | None:
                 raise DraftError(f"{clean(text)!r} is not a number", field)
             asked[name] = int(text)
     if draft.ttl:
-        found = _TTL.fullmatch(draft.ttl)
-        if found is None:
+        ttl_ms = parse_duration(draft.ttl)
+        if ttl_ms is None:
             raise DraftError(f"{clean(draft.ttl)!r} is not a duration: write e.g. 30s, 10m or 1h", "ttl")
-        asked["ttl"] = now_ms + int(found[1]) * _UNIT_MS[found[2]]
+        asked["ttl"] = now_ms + ttl_ms
     return asked or None

@@ -16,10 +16,12 @@ from relay_core.text.units import (
     format_duration,
     format_value,
     number,
+    parse_duration,
     percent,
     plural,
     size,
     time_until,
+    typed_duration,
 )
 
 
@@ -120,3 +122,29 @@ def test_no_number_from_outside_breaks_a_word(odd: float) -> None:
         assert len(shown(odd)) <= 20
     assert ago(odd, 0)
     assert time_until(odd, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("90s", 90_000),
+        (" 10 m ", 600_000),
+        ("1.5h", 5_400_000),
+        ("0.1s", 100),
+        ("250ms", 250),
+        ("2w", 14 * 86_400_000),
+        ("0s", 0),
+        ("1000000000000s", 10**15),
+        ("1000000000000.1s", None),
+        ("999999999999999w", None),
+        ("soon", None),
+        ("1y", None),
+        ("10", None),
+        ("-1s", None),
+        ("", None),
+    ],
+)
+def test_a_typed_duration_is_a_number_and_a_unit(text: str, ms: int | None) -> None:
+    assert parse_duration(text) == ms
+    if ms is not None:
+        assert parse_duration(typed_duration(ms)) == ms
