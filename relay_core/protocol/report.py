@@ -6,7 +6,7 @@
 3. Texts come from the bus unchanged, only cut: readers sanitise them.
 4. A table's rows may have more keys than its columns, so a row can lead to its subject, sender or trace.
 5. Readers are lenient: they ignore unknown keys, and parts that they only show are optional. A document that still does
-   not validate is not from Spark; readers show it generically.
+   not validate is not from this version's Spark job; readers refuse it with `unreadable`.
 """
 
 from __future__ import annotations
@@ -138,6 +138,11 @@ def read_nightly(document: dict[str, Any]) -> NightlyReport | None:
     except ValidationError:
         return None
     return report if report.version == VERSION else None
+
+
+def unreadable(date: str) -> str:
+    """Return the reply to a request for a report that `read_nightly` cannot read."""
+    return f"the report of {date} is not in this version's format: 'relay report show {date} --json' prints it"
 
 
 def _dumped(value: Any) -> str:

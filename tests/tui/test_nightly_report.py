@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,8 +11,7 @@ import pytest
 from relay_core.protocol.report import NightlyReport
 from relay_core.protocol.reporting import Report as ReportEntry
 from relay_tui.views.reports.layout import attention, cells_of, columns_of, freshness
-from relay_tui.views.reports.nightly import sections_of
-from relay_tui.views.reports.sections import MAX_COLUMNS, MAX_ROWS, Section
+from relay_tui.views.reports.nightly import MAX_COLUMNS, MAX_ROWS, Section, sections_of
 from tests.kit.supervisor import a_supervisor
 from tests.spark.report.days import DAYS, TRACE, a_rich_day, an_empty_day, an_unfinished_day
 from tests.tui.driver import a_dashboard
@@ -32,7 +30,7 @@ def put(data_dir: Path, date: str, report: NightlyReport) -> None:
 
 
 def sections(report: NightlyReport) -> dict[str, Section]:
-    return {section.title: section for section in sections_of(json.loads(report.to_json()))}
+    return {section.title: section for section in sections_of(report)}
 
 
 @pytest.mark.parametrize("size", [(120, 36), (80, 24)], ids=["wide", "narrow"])
@@ -103,7 +101,7 @@ def test_a_row_has_the_style_of_its_level_and_the_title_stays_where_there_is_lit
 
 @pytest.mark.parametrize("a_day", DAYS.values(), ids=DAYS.keys())
 def test_every_text_is_safe_and_every_section_is_whole(a_day: Callable[[], NightlyReport]) -> None:
-    for section in sections_of(json.loads(a_day().to_json())):
+    for section in sections_of(a_day()):
         assert len(section.rows) == len(section.links) == len(section.sources) <= MAX_ROWS
         assert all(len(row) == len(section.columns) <= MAX_COLUMNS for row in section.rows)
         assert section.explanations is None or len(section.explanations) == len(section.rows)

@@ -1,7 +1,4 @@
-"""``relay report``: list, show (report_text.py) and create nightly reports.
-
-A report of the nightly Spark job is shown by its schema (relay_core/protocol/report.py), any other as an outline.
-"""
+"""``relay report``: list, show (report_text.py) and create nightly reports."""
 
 from __future__ import annotations
 
@@ -11,17 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from relay_core.text.units import ago, format_count, plural
+from relay_core.text.units import ago, plural
 from relay_supervisor.cli.command import Session, command
 from relay_supervisor.cli.entry import Failed, UsageError
 from relay_supervisor.cli.groups import new_group
 from relay_supervisor.cli.operate.jobs import NoWait, exit_code, run_lines, run_now, took
-from relay_supervisor.cli.output import Painted, paint, safe
+from relay_supervisor.cli.output import Painted, paint
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from relay_core.messages.operator_views import JobArguments, JobRun
+    from relay_core.protocol.report import NightlyReport
     from relay_core.protocol.reporting import Report, ReportContent
 
 app = new_group("Nightly reports.")
@@ -94,27 +92,27 @@ async def run_report(
 
 
 def _show_table(session: Session, content: ReportContent, name: str) -> None:
-    from relay_core.protocol.report import read_nightly
     from relay_supervisor.cli.operate.report_text import table_lines
 
-    document = read_nightly(content.report)
-    if document is None:
-        raise Failed(f"the report of {content.date} has no tables: use 'relay report show --json'")
+    document = _document(content)
     if name not in document.tables:
         raise Failed(f"the report of {content.date} has no table {name}: it has {', '.join(document.tables) or 'none'}")
     session.show(content.report["tables"][name], lambda: table_lines(content.date, name, document.tables[name]))
 
 
 def _lines(content: ReportContent) -> Iterator[str]:
-    from relay_core.protocol.report import read_nightly
     from relay_supervisor.cli.operate.report_text import report_lines
 
+    return report_lines(_document(content))
+
+
+def _document(content: ReportContent) -> NightlyReport:
+    from relay_core.protocol.report import read_nightly, unreadable
+
     document = read_nightly(content.report)
-    if document is not None:
-        yield from report_lines(document)
-    else:
-        yield f"report of {content.date}"
-        yield from _outline(content.report)
+    if document is None:
+        raise Failed(unreadable(content.date))
+    return document
 
 
 def _row(report: Report, now_ms: int, *, newest: bool) -> list[Any]:
@@ -142,17 +140,6 @@ def _state(report: Report, now_ms: int, *, newest: bool) -> Painted | str:
     if newest and now_ms - ended >= _FRESH_MS:
         return Painted(f"{(now_ms - ended) // _DAY_MS} d old", "yellow")
     return "complete" if report.complete else "-"
-
-
-def _outline(value: Any, indent: int = 1) -> Iterator[str]:
-    """Yield a document as an indented outline."""
-    space = "  " * indent
-    for key, part in value.items() if isinstance(value, dict) else enumerate(value, 1):
-        if isinstance(part, dict | list) and part:
-            yield f"{space}{safe(key)}"
-            yield from _outline(part, indent + 1)
-        else:
-            yield f"{space}{safe(key)}: {safe(format_count(part) if isinstance(part, int | float) else part)}"
 
 
 def _arguments(date: str | None, since: str | None, until: str | None, backfill: bool) -> JobArguments:

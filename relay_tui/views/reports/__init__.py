@@ -1,4 +1,1 @@
-"""Reports: `view` has the list and the open report, `layout` fits tables to the screen.
-
-`nightly` turns Spark's report into sections by its schema, `sections` any other JSON document by its shape.
-"""
+"""Reports: `view` has the list and the open report, `nightly` its sections, `layout` fits them to the screen."""

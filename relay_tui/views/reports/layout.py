@@ -17,7 +17,7 @@ from relay_core.text.sanitize import clean
 from relay_core.text.units import ago, plural, time_until
 from relay_tui.views.facts import fact, long_fact
 from relay_tui.views.job_runs import outcome, progress
-from relay_tui.views.reports.sections import Section
+from relay_tui.views.reports.nightly import Section
 from relay_tui.widgets.styled_lines import Line, Piece, width_of
 from relay_tui.widgets.table import Column
 

@@ -1,33 +1,67 @@
-"""Spark's report as sections, with units.
+"""Spark's report as sections, which are tables with units. The document is untrusted.
 
 1. The order is that of the report: attention, key numbers, hours, days, tables, and its sources.
 2. A finding is one row; its explanation is shown above the rows while the cursor is on it.
 3. Plots over the same hours or days are one section with a column for each. Ranges are in their table only.
+4. Numbers are drawn as bars if there are at most 50 rows.
+5. A row with the id of a message or a trace links to it; one with a subject or a sender links to their traces.
+6. Texts are cleaned; rows, columns and cells are bounded.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from relay_core.protocol.report import NUMERIC, Finding, KeyNumber, NightlyReport, Plot, ReportTable, read_nightly
+from relay_core.protocol.report import NUMERIC, Finding, KeyNumber, NightlyReport, Plot, ReportTable
 from relay_core.text.bars import spark
 from relay_core.text.sanitize import clean
 from relay_core.text.units import change, format_duration, format_value
-from relay_tui.views.reports.sections import BAR_ROWS, MAX_COLUMNS, MAX_ROWS, Section, link_of, read_sections, shares_of
 
+MAX_ROWS = 2000
+MAX_COLUMNS = 24
+_BAR_ROWS = 50
 _CELL = 120
 _EXPLANATION = 400
+_ID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
+_SUBJECT = re.compile(r"relay(\.[A-Za-z0-9_*>-]+)+")
+_LINKS = {"subject": "subject", "endpoint": "subject", "sender": "from", "from": "from"}
 _MARKS = {"bad": ("✗", "bad"), "warn": ("▲", "warn"), "good": ("✓", "ok"), "info": ("•", "")}
 
 
-def sections_of(report: dict[str, Any]) -> list[Section]:
-    """Return the sections of a report: Spark's by its schema, any other by its shape."""
-    nightly = read_nightly(report)
-    return list(_sections(nightly)) if nightly is not None else read_sections(report)
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A table of a report; its texts are safe to show."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    links: list[str | None]
+    """The search for the traces screen, by row."""
+    sources: list[Any]
+    """The JSON value of each row."""
+    numeric: frozenset[int] = frozenset()
+    """The numeric columns."""
+    shares: dict[int, list[float]] = field(default_factory=dict)
+    """Of each column that can be drawn: the values relative to the largest."""
+    note: str = ""
+    """What was left out."""
+    about: str = ""
+    """A description of the section."""
+    bar: int | None = None
+    """The column that is drawn unless another is chosen."""
+    explanations: list[tuple[str, str]] | None = None
+    """A text and a command for each row."""
+    styles: list[str] | None = None
+    """The styles of the first column; otherwise links stand out."""
+    widest: int = 36
+    """The maximum width of a column."""
 
 
-def _sections(report: NightlyReport) -> Iterator[Section]:
+def sections_of(report: NightlyReport) -> Iterator[Section]:
+    """Yield the sections of a report."""
     yield _attention(report.attention)
     yield _numbers(report.headline)
     yield from _plots("by hour", [plot for plot in report.plots if plot.form == "hours"])
@@ -45,7 +79,7 @@ def _attention(findings: Sequence[Finding]) -> Section:
         title="attention",
         columns=("finding",),
         rows=[(f"{mark} {clean(finding.title, _CELL)}",) for (mark, _), finding in zip(marks, findings, strict=True)],
-        links=[link_of(source) for source in sources],
+        links=[_link(source) for source in sources],
         sources=sources,
         explanations=[
             (clean(finding.text, _EXPLANATION), clean(finding.command or "", _EXPLANATION)) for finding in findings
@@ -94,7 +128,7 @@ def _plots(title: str, plots: Sequence[Plot]) -> Iterator[Section]:
             for at, label in enumerate(labels)
         ],
         numeric=frozenset(range(1, len(alike) + 1)),
-        shares={at: shares_of(column) for at, column in enumerate(values, 1)} if len(labels) <= BAR_ROWS else {},
+        shares={at: _shares(column) for at, column in enumerate(values, 1)} if len(labels) <= _BAR_ROWS else {},
         links=[None] * len(labels),
         sources=[
             {plot.title: column[at] for plot, column in zip(alike, values, strict=True)} for at in range(len(labels))
@@ -108,15 +142,15 @@ def _table(table: ReportTable) -> Section:
     values = {
         at: [_number(row.get(columns[at].name)) for row in rows] for at in numeric if columns[at].unit != "varies"
     }
-    drawn = values if len(rows) <= BAR_ROWS else {}
+    drawn = values if len(rows) <= _BAR_ROWS else {}
     left_out = table.total - len(rows)
     return Section(
         title=clean(table.title, 40).lower(),
         columns=tuple(clean(column.title, 40) for column in columns),
         rows=[tuple(format_value(row.get(column.name), _unit(column.unit, row)) for column in columns) for row in rows],
         numeric=frozenset(numeric),
-        shares={at: shares_of(column) for at, column in sorted(drawn.items())},
-        links=[link_of({"subject": row.get("name"), **row}) for row in rows],  # a target's name is often a subject
+        shares={at: _shares(column) for at, column in sorted(drawn.items())},
+        links=[_link({"subject": row.get("name"), **row}) for row in rows],  # a target's name is often a subject
         sources=list(rows),
         note=f"{left_out:,} more are in the Parquet table" if left_out > 0 else "",
         bar=next((at for at in drawn if columns[at].name == table.bar), None),
@@ -154,3 +188,22 @@ def _number(value: Any) -> float | None:
 
 def _unit(unit: str, row: Mapping[str, Any]) -> str:
     return str(row.get("unit", "count")) if unit == "varies" else unit
+
+
+def _shares(values: Sequence[float | None]) -> list[float]:
+    """Return the values relative to the largest."""
+    sizes = [abs(value or 0.0) for value in values]
+    largest = max(sizes, default=0.0) or 1.0
+    return [value / largest for value in sizes]
+
+
+def _link(named: Mapping[str, Any]) -> str | None:
+    """Return the search for a row with named values: a message, a trace, else a subject or a sender."""
+    texts = {key.replace("_", "").lower(): value for key, value in named.items() if isinstance(value, str)}
+    for key in ("messageid", "traceid", "id"):
+        if _ID.fullmatch(texts.get(key, "")):
+            return texts[key]
+    for key, field_name in _LINKS.items():
+        if _SUBJECT.fullmatch(texts.get(key, "")):
+            return f"{field_name}={texts[key]}"
+    return None

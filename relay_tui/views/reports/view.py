@@ -19,6 +19,7 @@ from textual.containers import Horizontal
 
 from relay_core.errors import RelayError, SupervisorUnavailable
 from relay_core.messages.operator_views import JobArguments
+from relay_core.protocol.report import read_nightly, unreadable
 from relay_core.protocol.reporting import Report
 from relay_core.text.sanitize import clean, pretty_json
 from relay_core.text.units import ago, date_time, plural, size
@@ -28,8 +29,7 @@ from relay_tui.views.excerpt import excerpt
 from relay_tui.views.facts import fact, long_fact
 from relay_tui.views.job_runs import cancel_run, run_now
 from relay_tui.views.reports.layout import attention, cells_of, columns_of, freshness, job_lines
-from relay_tui.views.reports.nightly import sections_of
-from relay_tui.views.reports.sections import Section
+from relay_tui.views.reports.nightly import Section, sections_of
 from relay_tui.widgets.dialogs import Reader
 from relay_tui.widgets.styled_lines import Line, Lines, Piece, line
 from relay_tui.widgets.table import Column, LiveTable, Row
@@ -242,13 +242,16 @@ class Reports(View):
 
     async def _open(self, date: str) -> None:
         content = await self.client.report(date)
-        sections = await asyncio.to_thread(sections_of, content.report)  # up to 3 MB
-        self._date, self._sections, self._shown = content.date, sections, ()
+        report = await asyncio.to_thread(read_nightly, content.report)  # up to 3 MB
+        if report is None:
+            self.dashboard.toast(clean(unreadable(content.date)), "warning")
+            return
+        self._date, self._sections, self._shown = content.date, list(sections_of(report)), ()
         self.add_class("-open")
         self._left.styles.width = 30 if self.area.width >= 100 else 20
         self._left.set_columns(_SECTIONS)
         self._left.set_rows(
-            [Row(str(at), (section.title, f"{len(section.rows):,}")) for at, section in enumerate(sections)],
+            [Row(str(at), (section.title, f"{len(section.rows):,}")) for at, section in enumerate(self._sections)],
             empty="the report is empty",
         )
         self._left.go_to(0)
