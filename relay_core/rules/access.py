@@ -8,15 +8,15 @@ decides; without a match, the publish is allowed.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
+from functools import partial
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
-import orjson
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field
 
-from relay_core.config import explain_unknown
-from relay_core.messages.base import Pattern, WireModel, first_problem
+from relay_core.messages.base import Pattern, WireModel
 from relay_core.messages.subjects import matches_pattern
 from relay_core.messages.trie import SubjectTrie
+from relay_core.rules.entries import parse_entries, validate_strictly
 
 _KEYS = ["from", "to", "action", "priority"]
 
@@ -81,30 +81,10 @@ def parse_rules(data: bytes) -> list[AccessRule]:
     Raises:
         ValueError: if it is not a JSON array of valid rules.
     """
-    try:
-        entries = orjson.loads(data)
-    except ValueError as error:
-        raise ValueError(f"not JSON: {error}") from error
-    if not isinstance(entries, list):
-        raise ValueError("must hold one JSON array of rules")
-    return [_parse_rule(number, entry) for number, entry in enumerate(entries, start=1)]
+    return parse_entries(data, "rule", _KEYS, partial(validate_strictly, AccessRule))
 
 
 def _verdict(rule: AccessRule) -> AccessVerdict:
     if rule.action == "allow":
         return AccessVerdict(True, rule)
     return AccessVerdict(False, rule, f"denied by the rule {rule.sender} -> {rule.to} (priority {rule.priority})")
-
-
-def _parse_rule(number: int, entry: Any) -> AccessRule:
-    if not isinstance(entry, dict):
-        raise ValueError(f"rule {number} is not an object")
-    for key in entry:
-        if key not in _KEYS:
-            raise ValueError(f"rule {number}: {explain_unknown(key, _KEYS)}")
-    try:
-        # Strict: guessing what a priority of "5" or true means could widen access.
-        return AccessRule.model_validate(entry, strict=True, by_alias=True, by_name=False)
-    except ValidationError as error:
-        where, problem = first_problem(error)
-        raise ValueError(f"rule {number}: {where}: {problem}") from error

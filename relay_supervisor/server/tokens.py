@@ -29,14 +29,12 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import orjson
-from pydantic import ValidationError
 
 from relay_core.clock import Clock, iso
-from relay_core.config import explain_unknown
 from relay_core.errors import ConfigError, InvalidSubject, NotFound, StorageError
-from relay_core.messages.base import first_problem
 from relay_core.messages.operator_views import TokenInfo
 from relay_core.messages.subjects import validate_subject
+from relay_core.rules.entries import parse_entries, validate_strictly
 from relay_core.storage.atomic_file import FileReader, atomic_write
 from relay_core.storage.trusted_file import UntrustedFile, read_trusted
 
@@ -238,13 +236,7 @@ def _check_note(note: str | None) -> None:
 
 
 def _parse(data: bytes) -> _Table:
-    try:
-        entries = orjson.loads(data)
-    except ValueError as error:
-        raise ValueError(f"not JSON: {error}") from error
-    if not isinstance(entries, list):
-        raise ValueError("must be one JSON array of tokens")
-    tokens = [_parse_token(number, entry) for number, entry in enumerate(entries, start=1)]
+    tokens = parse_entries(data, "token", _KEYS, _parse_token)
     table = _build(tokens)
     if len(table) < len(tokens) or len({stored.info.id for stored in tokens}) < len(tokens):
         raise ValueError("contains a token twice")
@@ -255,22 +247,10 @@ def _build(tokens: Sequence[_StoredToken]) -> _Table:
     return MappingProxyType({stored.sha256[:_HALF]: stored for stored in tokens})
 
 
-def _parse_token(number: int, entry: Any) -> _StoredToken:
-    if not isinstance(entry, dict):
-        raise ValueError(f"token {number} is not an object")
-    for key in entry:
-        if key not in _KEYS:
-            raise ValueError(f"token {number}: {explain_unknown(key, _KEYS)}")
+def _parse_token(entry: dict[str, Any]) -> _StoredToken:
     digest = entry.get("sha256")
     if not isinstance(digest, str) or not _HASH.fullmatch(digest):
-        raise ValueError(f"token {number}: sha256 is not a hexadecimal SHA-256")
-    try:
-        # Strict: a lenient reading could widen a token's pattern.
-        info = TokenInfo.model_validate(entry, strict=True, by_alias=True, by_name=False)
-        check_pattern(info.pattern)
-    except ValidationError as error:
-        where, problem = first_problem(error)
-        raise ValueError(f"token {number}: {where}: {problem}") from error
-    except InvalidSubject as error:
-        raise ValueError(f"token {number}: {error.message}") from error
+        raise ValueError("sha256 is not a hexadecimal SHA-256")
+    info = validate_strictly(TokenInfo, entry)
+    check_pattern(info.pattern)
     return _StoredToken(digest, info)
