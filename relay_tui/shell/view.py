@@ -4,11 +4,12 @@
    a second for ages. It computes lines and rows from the store; widgets paint the difference.
 2. A view is created when it is first shown, and then kept: its cursor, marks, filter and draft survive.
 3. Requests to the supervisor run through `start`: a failure is shown, and ends nothing else.
+4. Data that is not in the state stream is requested by `poll`: when the view is shown, then every few seconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from textual.geometry import Size
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from relay_tui.live.store import Store
 
 
+_POLL_SECS = 5.0
 NOTHING_SELECTED = "nothing is selected: j picks a row"
 
 
@@ -35,6 +37,8 @@ class View(Widget):
     """Its name in the registry and on the command line."""
     HELP: ClassVar[str] = ""
     """A description of the screen in a sentence or two."""
+
+    _polled_at = float("-inf")
 
     DEFAULT_CSS = "View { layout: vertical; height: 1fr; width: 1fr; }"
 
@@ -67,6 +71,7 @@ class View(Widget):
         """Draw the current state."""
 
     def on_show(self) -> None:
+        self.poll_soon()
         self.dashboard.draw()
 
     def open_argument(self, argument: str) -> None:
@@ -77,6 +82,17 @@ class View(Widget):
     def start(self, work: Coroutine[Any, Any, None], *, doing: str) -> None:
         """Run a coroutine in the background; `doing` describes it if it fails."""
         self.dashboard.tasks.start(work, doing=doing)
+
+    def poll(self, load: Callable[[], Coroutine[Any, Any, None]], *, doing: str) -> None:
+        """Run `load` in the background if it is due; called by each `draw`."""
+        now = self.store.clock.monotonic()
+        if self.store.is_live and now - self._polled_at >= _POLL_SECS:
+            self._polled_at = now
+            self.start(load(), doing=doing)
+
+    def poll_soon(self) -> None:
+        """Let `poll` run at the next draw."""
+        self._polled_at = float("-inf")
 
     async def confirm(self, title: str, about: Sequence[str] = (), *, word: str) -> bool:
         """Ask the operator to confirm an action by typing a word."""

@@ -25,8 +25,6 @@ from relay_tui.views.states import adapter_rank, adapter_state
 from relay_tui.widgets.styled_lines import Line, Lines
 from relay_tui.widgets.table import Column, LiveTable, Row
 
-_ASK_SECS = 5.0
-
 
 class Adapters(View):
     """All adapters of adapters.json, those with problems first."""
@@ -39,7 +37,6 @@ class Adapters(View):
     DEFAULT_CSS = "#adapters-file { height: 0; } #adapter-detail { height: 14; }"
 
     _details: AdapterList | None = None
-    _asked_at = float("-inf")
 
     def compose(self) -> ComposeResult:
         yield Lines(id="adapters-file")
@@ -59,10 +56,7 @@ class Adapters(View):
         yield Lines(id="adapter-detail")
 
     def draw(self) -> None:
-        now = self.store.clock.monotonic()
-        if self.store.is_live and now - self._asked_at >= _ASK_SECS:
-            self._asked_at = now
-            self.start(self._ask(), doing="loading the bindings")
+        self.poll(self._ask, doing="loading the bindings")
         problems = [problem for problem in self.store.state.problems if "adapters.json" in problem]
         lines = [part for text in problems for part in long_fact("✗ file", clean(text), "bad", self.area.width)]
         top = self.query_one("#adapters-file", Lines)
@@ -72,10 +66,6 @@ class Adapters(View):
         order = sorted(adapters, key=lambda adapter: (adapter_rank(adapter), adapter.id))
         self.query_one(LiveTable).set_rows([self._row(adapter) for adapter in order])
         self._draw_detail()
-
-    def on_show(self) -> None:
-        """Load the bindings at the next draw."""
-        self._asked_at = float("-inf")
 
     def on_live_table_moved(self) -> None:
         self._draw_detail()
@@ -124,7 +114,7 @@ class Adapters(View):
         return self.store.state.adapters.get(self.query_one(LiveTable).key or "")
 
     def _changed(self) -> None:
-        self._asked_at = float("-inf")
+        self.poll_soon()
         self.draw()
 
     @action("enable", "Enable the adapter", "E", changes=True, label="enable")

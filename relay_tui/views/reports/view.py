@@ -37,7 +37,6 @@ from relay_tui.widgets.table import Column, LiveTable, Row
 REPORT_JOB = "metrics"
 """The name of the job that makes the report, as in config.json."""
 
-_ASK_SECS = 5.0
 _LIST = (
     Column("DAY", 11),
     Column("FRESHNESS", 16),
@@ -69,7 +68,6 @@ class Reports(View):
         super().__init__()
         self._reports: list[Report] = []
         self._problem: str | None = None
-        self._asked_at = float("-inf")
         self._date: str | None = None
         """The day of the open report."""
         self._sections: list[Section] = []
@@ -103,10 +101,7 @@ class Reports(View):
     # Showing
 
     def draw(self) -> None:
-        now = self.store.clock.monotonic()
-        if self.store.is_live and now - self._asked_at >= _ASK_SECS:
-            self._asked_at = now
-            self.start(self._ask(), doing="loading the reports")
+        self.poll(self._ask, doing="loading the reports")
         self._draw_about()
         if self._date is None:
             self._left.set_rows([self._row(report) for report in self._reports], empty=self._empty())
@@ -119,8 +114,6 @@ class Reports(View):
         return self._rows if self._came_from_rows else self._left
 
     def on_show(self) -> None:
-        """Load the list at the next draw."""
-        self._asked_at = float("-inf")
         self._came_from_rows = False
 
     def on_live_table_moved(self, event: LiveTable.Moved) -> None:
