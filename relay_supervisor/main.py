@@ -123,6 +123,7 @@ async def rebuild_index(session: Session) -> None:
     """
     from relay_core.core import RelayCore
     from relay_core.storage.data_dir import DataDir
+    from relay_core.text.units import plural
 
     directory = DataDir(session.data_dir)
     if not directory.mailboxes.is_dir():
@@ -131,9 +132,9 @@ async def rebuild_index(session: Session) -> None:
         await relay.rebuild_index()
         mailboxes = relay.mailboxes()
     waiting, dead = sum(mailbox.depth for mailbox in mailboxes), sum(mailbox.failed for mailbox in mailboxes)
+    found = f"{plural(len(mailboxes), 'mailbox', 'mailboxes')}, {plural(waiting, 'message')} waiting, {dead:,} failed"
     session.show(
-        {"mailboxes": len(mailboxes), "waiting": waiting, "failed": dead},
-        lambda: [f"the index is rebuilt: {len(mailboxes)} mailboxes, {waiting} messages waiting, {dead} failed"],
+        {"mailboxes": len(mailboxes), "waiting": waiting, "failed": dead}, lambda: [f"the index is rebuilt: {found}"]
     )
 
 

@@ -26,6 +26,7 @@ from relay_core.errors import ConfigError, RelayError
 from relay_core.storage.data_dir import DataDir
 from relay_core.storage.trusted_file import read_trusted
 from relay_core.tasks import Tasks
+from relay_core.text.units import plural
 from relay_supervisor.observability.logs import configure_logging
 from relay_supervisor.observability.secrets import SecretRedactor
 from relay_supervisor.server.socket_server import raise_file_limit
@@ -134,7 +135,7 @@ def _status(supervisor: Supervisor) -> str:
     count = len(context.problems())
     problems = f", {count} problems" if count else ""
     return (
-        f"{len(context.relay.endpoints())} endpoints, {len(context.connections)} connections, "
+        f"{plural(len(context.relay.endpoints()), 'endpoint')}, {plural(len(context.connections), 'connection')}, "
         f"{metrics.rate_60s:g} messages/s{problems}"
     )
 

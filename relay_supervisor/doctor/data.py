@@ -16,6 +16,7 @@ from relay_core.clock import SystemClock
 from relay_core.config import RelayConfig, load_config
 from relay_core.errors import ConfigError, StorageError
 from relay_core.storage.trusted_file import read_trusted
+from relay_core.text.units import plural
 from relay_supervisor.doctor.survey import Finding, Place, is_alive, listens, shell
 from relay_supervisor.server.socket_server import PATH_MAX
 
@@ -134,7 +135,7 @@ def check_access_rules(place: Place) -> Finding:
     rules.load()
     if rules.broken is not None:
         return "fail", f"{rules.broken} (everything is denied)", f"Correct {path}, or write [] to it for no rules."
-    return "ok", _summary(path, "no rules", f"{len(rules.rules())} rules"), None
+    return "ok", _summary(path, "no rules", plural(len(rules.rules()), "rule")), None
 
 
 def check_tokens(place: Place) -> Finding:
@@ -150,7 +151,7 @@ def check_tokens(place: Place) -> Finding:
             f"{tokens.broken} (no token is valid)",
             f"Correct {path}, or write [] to it and create new tokens.",
         )
-    return "ok", _summary(path, "no tokens", f"{len(tokens.list())} tokens"), None
+    return "ok", _summary(path, "no tokens", plural(len(tokens.list()), "token")), None
 
 
 def check_agents(place: Place) -> Finding:
@@ -163,7 +164,7 @@ def check_agents(place: Place) -> Finding:
     except ValueError as error:
         repair = f"Correct {path} and restart, or write [] to it and add the agents again."
         return "warn", f"{error} (no agent has a description, and none can be added)", repair
-    return "ok", _summary(path, "no agents", f"{found} agents"), None
+    return "ok", _summary(path, "no agents", plural(found, "agent")), None
 
 
 def check_adapters(place: Place) -> Finding:
@@ -181,7 +182,7 @@ def check_adapters(place: Place) -> Finding:
     bad = [f"{entry.id}: {problem}" for entry in file.entries if (problem := _find_problem(entry, path.parent))]
     if bad:
         return "warn", "; ".join(bad), f"Correct these entries in {path}; the others run without them."
-    return "ok", _summary(path, "no adapters", f"{len(file.entries)} adapters"), None
+    return "ok", _summary(path, "no adapters", plural(len(file.entries), "adapter")), None
 
 
 def _find_problem(entry: Entry, directory: Path) -> str | None:

@@ -19,6 +19,7 @@ from relay_core.clock import iso
 from relay_core.config import NightlyConfig, RelayConfig, load_config
 from relay_core.errors import ConfigError
 from relay_core.storage.trusted_file import read_trusted
+from relay_core.text.units import plural
 from relay_supervisor.doctor.survey import Finding, Place, existing, shell
 
 MB = 1_000_000
@@ -92,17 +93,17 @@ def check_file_watches(place: Place) -> Finding:
     instances = _limit("inotify/max_user_instances", "max_inotify_instances")
     if watches is None or instances is None:
         return "ok", "no inotify on this system: mailboxes are polled", None
-    mailboxes = place.survey.mailboxes
-    needed = mailboxes + 64
+    needed = place.survey.mailboxes + 64
+    mailboxes = plural(place.survey.mailboxes, "mailbox", "mailboxes")
     if watches < needed:
         return (
             "warn",
-            f"{watches} watches for {mailboxes} mailboxes: the rest is polled once a second",
+            f"{watches} watches for {mailboxes}: the rest is polled once a second",
             f"sudo sysctl fs.inotify.max_user_watches={max(2 * needed, 65536)}",
         )
     if instances < 16:
         return "warn", f"only {instances} inotify instances", "sudo sysctl fs.inotify.max_user_instances=128"
-    return "ok", f"{watches} watches and {instances} instances for {mailboxes} mailboxes", None
+    return "ok", f"{watches} watches and {instances} instances for {mailboxes}", None
 
 
 def _limit(machine: str, namespace: str) -> int | None:

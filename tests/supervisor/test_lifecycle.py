@@ -323,7 +323,7 @@ async def test_the_service_manager_is_told_everything(tmp_path: Path, manager: M
         _, since = await manager.until("RELOADING=1")
         assert since.startswith("MONOTONIC_USEC=")
         _, status = await manager.until("READY=1")
-        assert status.startswith("STATUS=1 endpoints, ")
+        assert status.startswith("STATUS=1 endpoint, ")
         async with a_message_in_hand(daemon):
             daemon.send(signal.SIGTERM)
             assert "STATUS=stopping" in await manager.until("STOPPING=1")

@@ -64,7 +64,9 @@ def _opening(report: NightlyReport) -> Iterator[str]:
     if not report.complete:
         yield paint(f"incomplete day: until {safe(report.until[11:16])} UTC", "yellow")
     created = report.made_at.replace("T", " ").removesuffix("Z")
-    about = f"{report.events:,} events, created {created} UTC in {format_duration(report.took_secs, spaced=True)}"
+    about = (
+        f"{plural(report.events, 'event')}, created {created} UTC in {format_duration(report.took_secs, spaced=True)}"
+    )
     yield from (paint(line, "dim") for line in _wrapped(about, terminal_width()))
     yield ""
 

@@ -182,7 +182,7 @@ def _report_lines(run: JobRun, directory: Path | None) -> Iterator[str]:
         yield f"no new events, so no report was created ({took(run)}); recreate one with --date"
         return
     created = f"the report of {days[0]}" if len(days) == 1 else f"{len(days)} reports, {days[0]} to {days[-1]},"
-    events = f" from {counts['events']:,} events" if "events" in counts else ""
+    events = f" from {plural(counts['events'], 'event')}" if "events" in counts else ""
     yield f"created {created}{events} in {took(run)}"
     if bad := counts.get("bad_lines"):
         yield paint(f"  {plural(bad, 'unreadable line')} of the event log quarantined", "yellow")

@@ -57,8 +57,8 @@ def status_lines(status: ServerStatus, now_ms: int) -> Iterator[str]:
             f"p99 {format_duration(rates.total_us.p99 / 1e6)} from publish to handled"
         )
     yield (
-        f"  mailboxes   {status.endpoints:,} endpoints, {status.waiting:,} messages waiting; "
-        f"{status.subscriptions:,} subscriptions, {status.connections:,} connections"
+        f"  mailboxes   {plural(status.endpoints, 'endpoint')}, {plural(status.waiting, 'message')} waiting; "
+        f"{plural(status.subscriptions, 'subscription')}, {plural(status.connections, 'connection')}"
     )
     yield from _tables(status, now_ms)
 

@@ -16,6 +16,7 @@ import pytest
 from relay_supervisor.cli.output import safe, table
 from tests.kit.cli import Relay, a_relay, end
 from tests.kit.waiting import wait_until
+from tests.spark.report.days import an_empty_day
 
 pytestmark = pytest.mark.bus(endpoints=["relay.agent.a"], adapters=True)
 
@@ -125,16 +126,15 @@ def test_a_job_runs_by_hand(relay: Relay) -> None:
     assert "nosuch" in relay("jobs", "run", "nosuch", code=1).err
 
 
-def test_a_report_is_shown(relay: Relay) -> None:
+def test_the_newest_report_is_shown(relay: Relay) -> None:
     assert "relay report run" in relay("report", "show", code=1).err
     assert "write it as YYYY-MM-DD" in relay("report", "show", "yesterday", code=2).err
     place = relay.daemon.data_dir / "reports" / "date=2026-01-31"
     place.mkdir(parents=True)
-    (place / "report.json").write_text(json.dumps({"messages": 12345, "senders": [{"name": "relay.a"}]}))
+    (place / "report.json").write_bytes(an_empty_day().to_json())
     shown, document = relay.both("report", "show")
-    assert "messages: 12,345" in shown.out
-    assert "name: relay.a" in shown.out
-    assert document == {"date": "2026-01-31", "report": {"messages": 12345, "senders": [{"name": "relay.a"}]}}
+    assert "✓ Nothing was published" in shown.out
+    assert document == {"date": "2026-01-31", "report": json.loads(an_empty_day().to_json())}
 
 
 # Making a report

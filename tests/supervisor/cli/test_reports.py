@@ -1,4 +1,4 @@
-"""``relay report list`` and ``relay report show``: fresh or not, attention first, bars and spark lines, any shape."""
+"""``relay report list`` and ``relay report show``: fresh or not, attention first, bars and spark lines."""
 
 from __future__ import annotations
 

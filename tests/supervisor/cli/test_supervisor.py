@@ -74,7 +74,7 @@ def test_the_index_is_rebuilt_while_nobody_runs(tmp_path: Path, data_dir: Path) 
         relay.add("relay.agent.a")
         relay.publish("relay.agent.a")
         supervise(relay, "stop")
-        assert "1 messages waiting" in supervise(relay, "rebuild-index").out
+        assert "1 message waiting" in supervise(relay, "rebuild-index").out
         assert supervise(relay, "rebuild-index", "--json").json == {"mailboxes": 1, "waiting": 1, "failed": 0}
     assert "not a data directory" in supervise(Relay(), "rebuild-index", "--data-dir", str(data_dir), code=1).err
 

@@ -285,7 +285,7 @@ UNSUSPICIOUS: list[tuple[str, Callable[[Site], object], str, str]] = [
     ("no-index", lambda site: (site.data / "index.db").unlink(), "index", "created at the start"),
     ("no-lock", lambda site: (site.data / "relay.lock").unlink(), "lock", "free"),
     ("no-config", lambda site: write(site.data / "access-rules.json", "[]"), "access-rules.json", "0 rules"),
-    ("agents", lambda site: write(site.data / "agents.json", '[{"subject": "relay.a"}]'), "agents.json", "1 agents"),
+    ("agents", lambda site: write(site.data / "agents.json", '[{"subject": "relay.a"}]'), "agents.json", "1 agent"),
     ("adapters", lambda site: write(site.data / "adapters.json", '{"adapters": []}'), "adapters.json", "0 adapters"),
 ]
 
@@ -457,7 +457,7 @@ print(json.dumps([check.to_wire() for check in examine(Path(sys.argv[1]), Path(s
         ("mount -t tmpfs -o size=500m,mode=700 tmpfs $DATA", "disk space", "warn", "524 MB free"),
         ("mount -t tmpfs -o size=1m,mode=700 tmpfs $DATA", "file system", "warn", "tmpfs: in memory"),
         ("mount -t tmpfs -o nr_inodes=2,mode=700 tmpfs $DATA && touch $DATA/x", "inodes", "fail", "0 of 2 free"),
-        ("echo 10 > /proc/sys/user/max_inotify_watches", "file watches", "warn", "10 watches for 1 mailboxes"),
+        ("echo 10 > /proc/sys/user/max_inotify_watches", "file watches", "warn", "10 watches for 1 mailbox:"),
         ("echo 3 > /proc/sys/user/max_inotify_instances", "file watches", "warn", "only 3 inotify instances"),
     ],
     ids=["full", "nearly-full", "memory", "no-inodes", "no-watches", "no-instances"],
