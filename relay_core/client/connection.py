@@ -9,7 +9,6 @@ Nothing is sent before the kernel has confirmed that the user's own supervisor s
 from __future__ import annotations
 
 import asyncio
-import errno
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -26,7 +25,7 @@ from relay_core.protocol.frames import (
     encode_notification,
     encode_request,
 )
-from relay_core.protocol.peer_credentials import find_stranger
+from relay_core.protocol.peer_credentials import explain_unreachable, find_stranger
 
 
 class ConnectionLost(Exception):
@@ -63,7 +62,8 @@ class Connection(asyncio.Protocol):
         try:
             _, connection = await asyncio.get_running_loop().create_unix_connection(lambda: cls(on_note), str(path))
         except OSError as error:
-            raise _unavailable(path, error) from error
+            message = f"cannot reach {path}: {explain_unreachable(error)}"
+            raise SupervisorUnavailable(message, socket=str(path)) from error
         if connection.stranger is not None:
             message = f"cannot use {path}: {connection.stranger}"
             raise SupervisorUnavailable(message, socket=str(path), code="foreign_supervisor")
@@ -203,17 +203,3 @@ class Connection(asyncio.Protocol):
 def _check_size(line: bytes) -> None:
     if len(line) > MAX_FRAME:
         raise ProtocolError(f"{len(line)} bytes do not fit into a frame of {MAX_FRAME}", code="frame_too_large")
-
-
-def _unavailable(path: Path, error: OSError) -> SupervisorUnavailable:
-    if isinstance(error, FileNotFoundError):
-        why = "no supervisor is running: start one with 'relay-supervisor run'"
-    elif isinstance(error, ConnectionRefusedError):
-        why = "the supervisor is gone: start one with 'relay-supervisor run'"
-    elif isinstance(error, PermissionError):
-        why = "it belongs to another user"
-    elif error.errno == errno.ENAMETOOLONG or "too long" in str(error):
-        why = "its path is too long for a socket"
-    else:
-        why = str(error)
-    return SupervisorUnavailable(f"cannot reach {path}: {why}", socket=str(path))

@@ -10,6 +10,7 @@ Imports little of the standard library, because every prompt of an agent starts 
 from __future__ import annotations
 
 import _socket
+import errno
 import os
 import sys
 
@@ -56,3 +57,18 @@ def find_stranger(sock: AnySocket) -> str | None:
         f"it is served by uid {uid}, not by you (uid {own}), so nothing was sent: use the socket of your own "
         f"supervisor, or set {SERVER_UID}={uid} if that one is yours as well"
     )
+
+
+def explain_unreachable(error: OSError) -> str:
+    """Return why a client cannot connect to a supervisor, and what to do."""
+    if isinstance(error, FileNotFoundError):
+        return "no supervisor is running: start one with 'relay-supervisor run'"
+    if isinstance(error, ConnectionRefusedError):
+        return "the supervisor is gone: start one with 'relay-supervisor run'"
+    if isinstance(error, PermissionError):
+        return "it belongs to another user"
+    if isinstance(error, TimeoutError | BlockingIOError):  # the latter: the backlog is full
+        return "it does not answer"
+    if error.errno == errno.ENAMETOOLONG or "too long" in str(error):
+        return "its path is too long for a socket"
+    return error.strerror or str(error)

@@ -87,6 +87,10 @@ class TableColumn(WireModel):
     title: str
     unit: str = "text"
 
+    def unit_in(self, row: dict[str, Any]) -> str:
+        """Return the unit of its value in a row."""
+        return str(row.get("unit", "count")) if self.unit == "varies" else self.unit
+
 
 class ReportTable(WireModel):
     """The first rows of a table."""

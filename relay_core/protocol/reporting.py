@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -9,6 +10,12 @@ from pydantic import Field
 from relay_core.messages.delivery import Span, TraceSearch
 from relay_core.messages.operator_views import JobArguments, JobState
 from relay_core.protocol.base import Limit, Params, Result
+
+REPORT_JOB = "metrics"
+"""The job that makes the nightly reports."""
+_DAY_MS = 86_400_000
+_FRESH_MS = 28 * 3_600_000
+"""How long after the end of its day the newest report counts as fresh: until the next one is due."""
 
 
 class Spans(Result):
@@ -60,6 +67,15 @@ class Report(Result):
     """Number of events it was made from."""
     attention: int | None = None
     """Number of entries that need attention."""
+
+    def days_overdue(self, now_ms: int) -> int:
+        """Return how old the report is, in days after the end of its day; 0 until the next one is due."""
+        try:
+            ended = datetime.fromisoformat(self.date).replace(tzinfo=UTC).timestamp() * 1000 + _DAY_MS
+        except ValueError:  # not a date of the calendar
+            ended = self.made_at
+        age = now_ms - ended
+        return int(age // _DAY_MS) if age >= _FRESH_MS else 0
 
 
 class ReportList(Result):

@@ -212,7 +212,6 @@ def _grid(table: ReportTable, rows: Sequence[dict[str, Any]], largest: float, la
 
 def _cell(column: TableColumn, row: dict[str, Any], largest: float, has_bar: bool) -> Markup:
     value = row.get(column.name)
-    unit = str(row.get("unit", "count")) if column.unit == "varies" else column.unit
     kinds = [_kind(column)]
     if not value and column.unit in NUMERIC:
         kinds.append("zero")
@@ -220,7 +219,7 @@ def _cell(column: TableColumn, row: dict[str, Any], largest: float, has_bar: boo
     if has_bar:
         kinds.append("bar")
         style = f"--share:{min(abs(_as_number(value)) / largest, 1) * 100:.1f}%"
-    return element("td", format_value(value, unit), class_=" ".join(kinds), style=style)
+    return element("td", format_value(value, column.unit_in(row)), class_=" ".join(kinds), style=style)
 
 
 def _kind(column: TableColumn) -> str:

@@ -18,7 +18,7 @@ import os
 import time
 
 from relay_core.paths import agent_token_name, data_name, socket_name
-from relay_core.protocol.peer_credentials import find_stranger
+from relay_core.protocol.peer_credentials import explain_unreachable, find_stranger
 from relay_core.storage.trusted_file import read_trusted
 from relay_supervisor.agents.light import TYPE_CHECKING
 
@@ -96,7 +96,7 @@ class SyncConnection:
             stranger = find_stranger(sock)
         except OSError as error:
             sock.close()
-            raise Unreachable(f"cannot reach {address.socket}: {_explain(error)}") from None
+            raise Unreachable(f"cannot reach {address.socket}: {explain_unreachable(error)}") from None
         if stranger is not None:
             sock.close()
             raise Unreachable(f"cannot use {address.socket}: {stranger}")
@@ -197,13 +197,3 @@ def _frames(lines: Iterable[bytes]) -> Iterable[dict[str, Any]]:
         if not isinstance(frame, dict):
             raise Unreachable("this is not a supervisor: it sent a frame that is not an object")
         yield frame
-
-
-def _explain(error: OSError) -> str:
-    if isinstance(error, FileNotFoundError | ConnectionRefusedError):
-        return "no supervisor is running: start one with 'relay-supervisor run'"
-    if isinstance(error, PermissionError):
-        return "it belongs to another user"
-    if isinstance(error, TimeoutError | BlockingIOError):  # the latter: the backlog is full
-        return "it does not answer"
-    return error.strerror or str(error)

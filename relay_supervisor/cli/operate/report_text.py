@@ -138,7 +138,7 @@ class _Column(NamedTuple):
 def _grid(table: ReportTable, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     layout = []
     for column in table.columns:
-        texts = [_cell(column, row) for row in rows]
+        texts = [format_value(row.get(column.name), column.unit_in(row), spaced=True) for row in rows]
         width = min(max(map(columns, (safe(column.title), *texts))), _WIDEST if terminal_width() < 200 else 120)
         layout.append(_Column(column, [cut(text, width) for text in texts], width))
     kept = [column for at, column in enumerate(layout) if at == 0 or column.column.name == table.bar]
@@ -157,11 +157,6 @@ def _grid(table: ReportTable, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         if has_bars and room >= _BAR_LEAST:
             cells.append(bar(abs(bar_values[at]) / largest, room))
         yield "  ".join(cells).rstrip()
-
-
-def _cell(column: TableColumn, row: dict[str, Any]) -> str:
-    unit = str(row.get("unit", "count")) if column.unit == "varies" else column.unit
-    return format_value(row.get(column.name), unit, spaced=True)
 
 
 def _number(value: Any) -> float:

@@ -27,9 +27,6 @@ app = new_group("Nightly reports.")
 JOB = "metrics"
 """The job that creates the reports."""
 
-_FRESH_MS = 28 * 3_600_000
-"""How long after the end of its day the newest report counts as fresh: until the next one is due."""
-_DAY_MS = 86_400_000
 _DAY = "YYYY-MM-DD"
 
 
@@ -129,16 +126,10 @@ def _row(report: Report, now_ms: int, *, newest: bool) -> list[Any]:
 
 def _state(report: Report, now_ms: int, *, newest: bool) -> Painted | str:
     """Return whether a report covers its whole day, or how old the newest report is if it is overdue."""
-    from datetime import UTC, datetime
-
     if report.complete is False:
         return Painted("so far", "yellow")
-    try:
-        ended = int(datetime.fromisoformat(report.date).replace(tzinfo=UTC).timestamp() * 1000) + _DAY_MS
-    except ValueError:  # not a date of the calendar
-        ended = report.made_at
-    if newest and now_ms - ended >= _FRESH_MS:
-        return Painted(f"{(now_ms - ended) // _DAY_MS} d old", "yellow")
+    if newest and (days := report.days_overdue(now_ms)):
+        return Painted(f"{days} d old", "yellow")
     return "complete" if report.complete else "-"
 
 

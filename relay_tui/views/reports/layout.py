@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 
 from relay_core.messages.operator_views import JobState
 from relay_core.protocol.reporting import Report
@@ -21,26 +20,17 @@ from relay_tui.views.reports.nightly import Section
 from relay_tui.widgets.styled_lines import Line, Piece, width_of
 from relay_tui.widgets.table import Column
 
-_FRESH = timedelta(hours=28)
-"""After the end of its day: the next report is made in the following night."""
 _BAR = 24
 _BAR_LEAST = 8
 _NEVER = 1 << 30
-_MOST_MS = 10**14
 
 
 def freshness(report: Report, now_ms: int) -> Piece:
     """Return whether the next report is overdue."""
     if report.complete is False:
         return ("◌ so far", "accent")
-    now = datetime.fromtimestamp(now_ms / 1000, UTC)
-    try:
-        age = now - datetime.fromisoformat(report.date).replace(tzinfo=UTC) - timedelta(days=1)
-    except ValueError:  # not a valid date
-        age = timedelta(milliseconds=min(max(now_ms - report.made_at, 0), _MOST_MS))
-    if age < _FRESH:
-        return ("✓ fresh", "ok")
-    return (f"▲ {plural(age.days, 'day')} old", "warn")
+    days = report.days_overdue(now_ms)
+    return (f"▲ {plural(days, 'day')} old", "warn") if days else ("✓ fresh", "ok")
 
 
 def attention(report: Report) -> Piece:

@@ -147,7 +147,7 @@ def _table(table: ReportTable) -> Section:
     return Section(
         title=clean(table.title, 40).lower(),
         columns=tuple(clean(column.title, 40) for column in columns),
-        rows=[tuple(format_value(row.get(column.name), _unit(column.unit, row)) for column in columns) for row in rows],
+        rows=[tuple(format_value(row.get(column.name), column.unit_in(row)) for column in columns) for row in rows],
         numeric=frozenset(numeric),
         shares={at: _shares(column) for at, column in sorted(drawn.items())},
         links=[_link({"subject": row.get("name"), **row}) for row in rows],  # a target's name is often a subject
@@ -184,10 +184,6 @@ def _about(report: NightlyReport) -> Section:
 
 def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) else None
-
-
-def _unit(unit: str, row: Mapping[str, Any]) -> str:
-    return str(row.get("unit", "count")) if unit == "varies" else unit
 
 
 def _shares(values: Sequence[float | None]) -> list[float]:

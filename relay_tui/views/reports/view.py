@@ -20,7 +20,7 @@ from textual.containers import Horizontal
 from relay_core.errors import RelayError, SupervisorUnavailable
 from relay_core.messages.operator_views import JobArguments
 from relay_core.protocol.report import read_nightly, unreadable
-from relay_core.protocol.reporting import Report
+from relay_core.protocol.reporting import REPORT_JOB, Report
 from relay_core.text.sanitize import clean, pretty_json
 from relay_core.text.units import ago, date_time, plural, size
 from relay_tui.shell.actions import action
@@ -33,9 +33,6 @@ from relay_tui.views.reports.nightly import Section, sections_of
 from relay_tui.widgets.dialogs import Reader
 from relay_tui.widgets.styled_lines import Line, Lines, Piece, line
 from relay_tui.widgets.table import Column, LiveTable, Row
-
-REPORT_JOB = "metrics"
-"""The name of the job that makes the report, as in config.json."""
 
 _LIST = (
     Column("DAY", 11),
