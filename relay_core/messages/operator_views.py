@@ -77,6 +77,16 @@ class JobProgress(WireModel):
     done: Annotated[float, Field(ge=0, le=1)]
     """Share of the whole run."""
 
+    @property
+    def percent(self) -> int:
+        """Return the share in percent, rounded down: 100 means done."""
+        return int(round(self.done * 100, 6))
+
+    @property
+    def step(self) -> str:
+        """Return the stage and its current step."""
+        return f"{self.stage}: {self.detail}" if self.detail else self.stage
+
 
 class JobRun(WireModel):
     """One run of a job."""
@@ -99,6 +109,11 @@ class JobRun(WireModel):
     """Why it failed."""
     output: str | None = None
     """The end of the output, if the job runs in a separate process."""
+
+    @property
+    def took_secs(self) -> float | None:
+        """Return how long it took; None while it is running."""
+        return (self.ended_at - self.started_at) / 1000 if self.ended_at is not None else None
 
 
 class JobState(WireModel):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from relay_core.messages.operator_views import JobArguments, JobProgress, JobRun, JobState
+from relay_core.messages.operator_views import JobArguments, JobRun, JobState
 from relay_core.text.bars import bar
 from relay_core.text.sanitize import clean
 from relay_core.text.units import about, ago, format_duration, number
@@ -53,7 +53,7 @@ async def cancel_run(view: View, job: JobState) -> None:
         return
     about = [f"Started {ago(job.last.started_at, view.store.now_ms())}."]
     if job.last.progress is not None:
-        about.append(f"Progress: {share(job.last.progress)}, {_stage(job.last.progress)}.")
+        about.append(f"Progress: {job.last.progress.percent}%, {clean(job.last.progress.step)}.")
     about.append("Its processes are stopped; finished results stay.")
     if await view.confirm(f"Cancel the run of {name}?", about, word="cancel"):
         await view.store.act(view.client.cancel_job(job.name))
@@ -68,9 +68,9 @@ async def _follow(view: View, job: JobState, started: JobRun, then: Callable[[],
         dashboard.toast(f"{name}: {ended}; the outcome of the run is unknown", "warning")
     elif ended.outcome == "ok":
         counts = ", ".join(f"{number(count)} {unit}" for unit, count in ended.counts.items())
-        dashboard.toast(f"{name} finished in {took(ended)}{': ' + counts if counts else ''}")
+        dashboard.toast(f"{name} finished in {format_duration(ended.took_secs)}{': ' + counts if counts else ''}")
     elif ended.outcome == "cancelled":
-        dashboard.toast(f"{name} was cancelled after {took(ended)}", "warning")
+        dashboard.toast(f"{name} was cancelled after {format_duration(ended.took_secs)}", "warning")
     else:
         word = (ended.outcome or "").replace("_", " ")
         dashboard.toast(f"{name} {word}: {ended.error or 'J shows its output'}", "error")
@@ -109,22 +109,6 @@ def progress(run: JobRun | None, width: int) -> list[Piece]:
     return [
         (done, "accent"),
         ("·" * (room - len(done)), "dim"),
-        (f" {share(run.progress)}", "strong"),
-        (f"  {_stage(run.progress)}", ""),
+        (f" {run.progress.percent}%", "strong"),
+        (f"  {clean(run.progress.step)}", ""),
     ]
-
-
-def share(progress: JobProgress) -> str:
-    """Return the progress of a run in percent."""
-    return f"{int(round(progress.done * 100, 6))}%"  # rounded down: 100% means done
-
-
-def _stage(progress: JobProgress) -> str:
-    return clean(f"{progress.stage}: {progress.detail}" if progress.detail else progress.stage)
-
-
-def took(run: JobRun | None) -> str:
-    """Return the duration of a run that has ended."""
-    if run is None or run.ended_at is None:
-        return "–"
-    return format_duration((run.ended_at - run.started_at) / 1000)

@@ -9,11 +9,11 @@ from textual.app import ComposeResult
 
 from relay_core.messages.operator_views import JobState
 from relay_core.text.sanitize import clean, clean_lines
-from relay_core.text.units import about, ago, date_time, number, time_until
+from relay_core.text.units import about, ago, date_time, format_duration, number, time_until
 from relay_tui.shell.actions import action
 from relay_tui.shell.view import View
 from relay_tui.views.facts import fact, long_fact
-from relay_tui.views.job_runs import cancel_run, outcome, progress, run_now, share, took
+from relay_tui.views.job_runs import cancel_run, outcome, progress, run_now
 from relay_tui.widgets.styled_lines import Line, Lines, Piece, line
 from relay_tui.widgets.table import Column, LiveTable, Row
 
@@ -60,12 +60,13 @@ class Jobs(View):
     def _row(self, job: JobState) -> Row:
         now, last = self.store.now_ms(), job.last
         ended = last.ended_at if last is not None else None
+        took = format_duration(last.took_secs if last is not None else None)
         how = outcome(job, now)
         if last is not None and last.progress is not None:
-            how = (f"◐ {share(last.progress)} {about((now - last.started_at) / 1000)}", "accent")
+            how = (f"◐ {last.progress.percent}% {about((now - last.started_at) / 1000)}", "accent")
         return Row(
             job.name,
-            (clean(job.name), clean(job.schedule), _next_run(job, now), how, ago(ended, now), took(last)),
+            (clean(job.name), clean(job.schedule), _next_run(job, now), how, ago(ended, now), took),
         )
 
     def _detail(self) -> Iterator[Line]:
@@ -87,7 +88,11 @@ class Jobs(View):
             yield fact("arguments", " ".join(map(clean, last.arguments.options())))
         if last.progress is not None:
             yield fact("progress", *progress(last, self.area.width))
-        yield fact("outcome", outcome(job, now), f"  took {took(last)}" if last.ended_at is not None else "")
+        yield fact(
+            "outcome",
+            outcome(job, now),
+            f"  took {format_duration(last.took_secs)}" if last.ended_at is not None else "",
+        )
         if last.counts:
             yield fact("counted", ", ".join(f"{number(count)} {clean(unit)}" for unit, count in last.counts.items()))
         if last.error:

@@ -38,7 +38,7 @@ async def run_and_follow(session: Session, name: str, arguments: JobArguments | 
                     line.draw(f"{safe(name)} {_bar(progress)} {took:>7}  {progress_text(progress)}")
                 elif progress is not None and progress.stage != stage:
                     stage = progress.stage
-                    session.note(f"{name}: {stage} ({_percent(progress)}, {took})")
+                    session.note(f"{name}: {stage} ({progress.percent} %, {took})")
     except asyncio.CancelledError:
         line.clear()
         session.note(
@@ -54,12 +54,7 @@ def progress_text(progress: JobProgress | None) -> str:
     """Return how far a run has come, such as ``45 % tables: latency``."""
     if progress is None:
         return "starting"
-    detail = f": {progress.detail}" if progress.detail else ""
-    return safe(f"{_percent(progress)} {progress.stage}{detail}")
-
-
-def _percent(progress: JobProgress) -> str:
-    return f"{int(round(progress.done * 100, 6))} %"  # rounded down: 100 means done
+    return safe(f"{progress.percent} % {progress.step}")
 
 
 def _bar(progress: JobProgress | None) -> str:

@@ -83,16 +83,12 @@ def run_lines(name: str, run: JobRun) -> Iterator[str]:
         yield f"{safe(name)}: started, see 'relay jobs'"
         return
     counts = ", ".join(f"{count:,} {safe(unit)}" for unit, count in run.counts.items())
-    yield f"{safe(name)}: {run.outcome.replace('_', ' ')} in {took(run)}{': ' + counts if counts else ''}"
+    took = format_duration(run.took_secs)
+    yield f"{safe(name)}: {run.outcome.replace('_', ' ')} in {took}{': ' + counts if counts else ''}"
     if run.error:
         yield f"  {safe(run.error)}"
     for line in (run.output or "").splitlines()[-20:] if run.outcome != "ok" else ():
         yield f"  | {safe(line)}"
-
-
-def took(run: JobRun) -> str:
-    """Return the duration of a run."""
-    return format_duration((run.ended_at - run.started_at) / 1000) if run.ended_at is not None else "?"
 
 
 def _next(job: JobState, now_ms: int) -> str:

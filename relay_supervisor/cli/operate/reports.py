@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from relay_core.text.units import ago, plural
+from relay_core.text.units import ago, format_duration, plural
 from relay_supervisor.cli.command import Session, command
 from relay_supervisor.cli.entry import Failed, UsageError
 from relay_supervisor.cli.groups import new_group
-from relay_supervisor.cli.operate.jobs import NoWait, exit_code, run_lines, run_now, took
+from relay_supervisor.cli.operate.jobs import NoWait, exit_code, run_lines, run_now
 from relay_supervisor.cli.output import Painted, paint
 
 if TYPE_CHECKING:
@@ -168,13 +168,13 @@ def _report_lines(run: JobRun, directory: Path | None) -> Iterator[str]:
     """Yield which reports a run has created, and how to open them."""
     from urllib.parse import quote
 
-    days, counts = sorted(run.reports or ()), run.counts
+    days, counts, took = sorted(run.reports or ()), run.counts, format_duration(run.took_secs)
     if not days:
-        yield f"no new events, so no report was created ({took(run)}); recreate one with --date"
+        yield f"no new events, so no report was created ({took}); recreate one with --date"
         return
     created = f"the report of {days[0]}" if len(days) == 1 else f"{len(days)} reports, {days[0]} to {days[-1]},"
     events = f" from {plural(counts['events'], 'event')}" if "events" in counts else ""
-    yield f"created {created}{events} in {took(run)}"
+    yield f"created {created}{events} in {took}"
     if bad := counts.get("bad_lines"):
         yield paint(f"  {plural(bad, 'unreadable line')} of the event log quarantined", "yellow")
     yield f"  relay report show {days[-1]}"
