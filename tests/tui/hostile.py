@@ -300,7 +300,21 @@ def _write_operators_files(data_dir: Path, texts: Sequence[str]) -> None:
     report = data_dir / "reports" / "date=2026-11-15"
     report.mkdir(parents=True, exist_ok=True)
     rows = [{"subject": text, text[:50] or "?": text, "count": 1} for text in short]
-    _write(report / "report.json", {"summary": short[0], "tables": {"by subject": rows, short[1]: rows}, "rows": rows})
+    columns = [{"name": name, "title": name} for name in ("subject", *(text[:50] or "?" for text in short[:20]))]
+    table = {"about": short[1], "columns": columns, "rows": rows, "total": len(rows)}
+    document = {
+        "version": 1,
+        "date": short[0],
+        "attention": [{"level": text, "title": text, "text": text, "command": text} for text in short],
+        "headline": [{"title": text, "unit": text, "value": 1} for text in short],
+        "plots": [
+            {"title": text, "form": "hours", "unit": text, "labels": short, "series": [{"name": text, "values": [1]}]}
+            for text in short[:9]
+        ],
+        "tables": {text: {"title": text, **table} for text in short[:2]},
+        "data": {short[0]: short[1], short[1]: {short[0]: 1}},
+    }
+    _write(report / "report.json", document)
     _write(data_dir / "access-rules.json", {short[0]: short[1]})
     _write(data_dir / "config.json", {short[0]: short[1]})
 

@@ -31,14 +31,30 @@ CONFIG: dict[str, Any] = {
     "jobs": {"metrics": {"command": [sys.executable, "-c", "print('made')"]}},
 }
 REPORT = {
+    "version": 1,
     "date": "2036-11-13",
-    "messages": 48_211,
-    "busiest": [
-        {"subject": "relay.agent.planner", "messages": 20_113, "p95 ms": 12.5},
-        {"subject": "relay.agent.builder", "messages": 17_400, "p95 ms": 48.25},
-        {"subject": "relay.agent.tester", "messages": 2_014, "p95 ms": 310.0},
-    ],
-    "senders": {"relay.agent.chatty": {"published": 9_000, "refused": 212}},
+    "events": 48213,
+    "attentionCount": 1,
+    "attention": [{"level": "warn", "title": "relay.agent.tester was slow", "subject": "relay.agent.tester"}],
+    "headline": [{"title": "Messages", "unit": "count", "value": 48213}],
+    "plots": [],
+    "tables": {
+        "busiest": {
+            "title": "Busiest",
+            "columns": [
+                {"name": "subject", "title": "subject"},
+                {"name": "messages", "title": "messages", "unit": "count"},
+                {"name": "p95", "title": "p95", "unit": "ms"},
+            ],
+            "bar": "messages",
+            "rows": [
+                {"subject": "relay.agent.planner", "messages": 20113, "p95": 12.5},
+                {"subject": "relay.agent.builder", "messages": 17400, "p95": 48.25},
+                {"subject": "relay.agent.tester", "messages": 2014, "p95": 310.0},
+            ],
+            "total": 3,
+        }
+    },
 }
 HOSTILE = "\x1b]0;owned\x07\x1b[2J [@click=app.quit]yes[/] \u202eexe.gpj 你好"
 

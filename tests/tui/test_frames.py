@@ -28,7 +28,7 @@ WALK = [
     ("plan", ["escape", "a", "P"], "Replay . of 5"),
     ("publish", ["escape", "7"], "ctrl\\+s sends it"),
     ("reports", ["escape", "R"], "2036-11-12"),
-    ("report", ["enter", "j"], "relay.agent.builder"),
+    ("report", ["enter", "j", "j"], "relay.agent.builder"),
     ("jobs", ["escape", "J"], "expire"),
 ]
 
