@@ -76,6 +76,7 @@ class _Handler:
         self._command = command
         self._busy = False
         self._process: Process | None = None
+        self._is_killed = False
 
     def stop(self) -> None:
         """Start no more commands; when called again, kill the running one."""
@@ -86,7 +87,8 @@ class _Handler:
         self.stopping = True
 
     def kill(self) -> None:
-        """Kill the running command and all its children."""
+        """Kill the running command and all its children, also one that is just being started."""
+        self._is_killed = True
         if self._process is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -116,6 +118,8 @@ class _Handler:
                 return f"cannot start the command: {error.strerror}"
             finally:
                 os.close(stderr.write_end)
+            if self._is_killed:
+                self.kill()
             assert process.stdin is not None
             streams = asyncio.gather(
                 _write_stdin(process.stdin, orjson.dumps(envelope.to_wire()) + b"\n"), stderr.forward()
