@@ -30,6 +30,7 @@ def test_every_goal_is_a_case() -> None:
         "publish_many_endpoints",
         "start_stored",
         "memory_stored",
+        "handle_fsync_64",
         "handle_os_64",
         "latency_os_200",
         "pool_4",

@@ -70,6 +70,24 @@ def publish(
     yield Goal(name, "ratio_to_floor", "x", "least", least).result(rounds.speed, **details)
 
 
+def handle(bench: Bench, name: str, *, publishers: int, least: float) -> Iterable[Result]:
+    """Publish, handle and complete with fsync, against a bare journal that syncs as many messages at a time."""
+
+    def bare() -> float:
+        return floor.journal(bench.fresh(), TARGET, bench.messages, group=publishers) / bench.messages
+
+    async def relay() -> float:
+        async with RelayCore(bench.fresh(), config("fsync")) as relay:
+            await relay.register_endpoint(TARGET)
+            await relay.subscribe(TARGET, ignore)
+            await publish_all(relay, TARGET, WARM, publishers)
+            return await timed(relay, TARGET, bench.messages, publishers, handled=True)
+
+    rounds = bench.compare(bare, lambda: bench.run(relay()), sync=True)
+    details = rounds.medians("journal", 1e6, "us") | {"relay_per_s": 1 / median(rounds.subject)}
+    yield Goal(name, "ratio_to_journal", "x", "least", least).result(rounds.speed, **details, messages=bench.messages)
+
+
 def backlog(bench: Bench, name: str, *, most: float) -> Iterable[Result]:
     """Publish to a mailbox that holds many messages, against an empty one; the floor is compared likewise."""
     full = bench.fresh()
@@ -210,7 +228,7 @@ async def publish_beside(bench: Bench, directory: Path, subject: str, others: in
 
 
 BUS_CASES: Cases = {
-    "publish_os_1": partial(publish, least=0.5),
+    "publish_os_1": partial(publish, least=1.5),
     "publish_os_64": partial(publish, publishers=64, least=0.8),
     "publish_fsync_1": partial(publish, durability="fsync", least=0.7),
     "publish_fsync_64": partial(publish, durability="fsync", publishers=64, least=6),
@@ -220,6 +238,7 @@ BUS_CASES: Cases = {
     "start_stored": partial(start, most=3),
     "memory_stored": partial(memory, most=120),
     # These complete messages, which slows down later cases (harness.py).
+    "handle_fsync_64": partial(handle, publishers=64, least=0.3),
     "handle_os_64": partial(publish, publishers=64, handled=True, least=0.5),
     "latency_os_200": partial(latency, p50=1, p99=5),
     "pool_4": partial(pool, members=4, least=3),
