@@ -35,7 +35,7 @@ from relay_core.journal.commit import Commits
 from relay_core.journal.deferred_recovery import DeferredRecovery
 from relay_core.journal.journal import Journal
 from relay_core.journal.recovery import Recovered, recover
-from relay_core.journal.segment import done_line, segments
+from relay_core.journal.segment import segments
 from relay_core.limited_log import LimitedLog
 from relay_core.messages.dead_letter import Code
 from relay_core.messages.delivery import Delivery
@@ -47,7 +47,7 @@ from relay_core.pipeline.failure_notices import FailureNotices
 from relay_core.pipeline.fanout import Fanout
 from relay_core.pipeline.match import Match
 from relay_core.pipeline.parents import Parents
-from relay_core.pipeline.publisher import Pipelines, Publisher
+from relay_core.pipeline.publisher import Pipeline, Pipelines, Publisher
 from relay_core.pipeline.settle import Settle, SubjectDeadLetters
 from relay_core.pipeline.signal_sender import SignalSender
 from relay_core.pipeline.stages import Access, BudgetGate, RateLimit, Stamp, Validate
@@ -164,7 +164,11 @@ class Bus:
         self.dedupe = Dedupe(config.limits.dedupe_entries)
 
         self.reindexer = Reindexer(
-            self.data_dir.mailboxes, limit=read_limit + _ENVELOPE_ROOM, history=self._read_history
+            self.data_dir.mailboxes,
+            maildir=self.mailboxes.maildir,
+            limit=read_limit + _ENVELOPE_ROOM,
+            history=self._read_history,
+            flush=lambda: self.commits.files.flush(),
         )
         self.index = Index(self.data_dir.index, self.reindexer.rebuild)
         self.events = EventLog(self.data_dir.events, config.events, clock)
@@ -172,7 +176,7 @@ class Bus:
 
         self.journal = Journal(self.data_dir.journal, config.durability)
         self.commits = Commits(self.journal, asyncio.get_running_loop(), clock)
-        self.commits.checkpoints.before = lambda: self.index.caught_up(self.journal.sequence - 1)
+        self.commits.checkpoints.before = self._before_checkpoint
         self.deferred_recovery = DeferredRecovery(self.commits, self.mailboxes, clock, self._restored)
 
         self.dead_letter_writer = DeadLetterWriter(self.commits, self.recorder, clock, self.new_id, self.background)
@@ -241,6 +245,16 @@ class Bus:
         names = (self.data_dir.config.name, self.data_dir.access_rules.name)
         self.operator_files = FileWatch(self.data_dir.path, names, self.reload)
 
+    def _before_checkpoint(self) -> None:
+        """Give every message of the journal its file and its row. Blocks.
+
+        Raises:
+            OSError: if the journal still has the only copy of something.
+        """
+        last = self.journal.sequence - 1
+        self.commits.files.flush()
+        self.index.caught_up(last)
+
     def _pipelines(self) -> Pipelines:
         subject_dead_letters = SubjectDeadLetters(self.lifecycle.open, self.dead_letter_writer)
         validate = Validate(self.settings)
@@ -274,11 +288,11 @@ class Bus:
             self.dedupe,
             self.replies,
         )
-        settle = Settle(subject_dead_letters, self.dead_letter_writer, self.recorder)
+        settle = Settle(subject_dead_letters, self.recorder)
         return Pipelines(
-            publish=[validate, stamp, access, rate_limit, budget_gate, match, deliver, settle],
-            notice=[access_of_known, match, deliver, settle],
-            replay=[access_of_known, budget_gate, match, deliver, settle],
+            publish=Pipeline([validate, stamp, access, rate_limit, budget_gate, match, deliver, settle], self.tasks),
+            notice=Pipeline([access_of_known, match, deliver, settle], self.tasks),
+            replay=Pipeline([access_of_known, budget_gate, match, deliver, settle], self.tasks),
         )
 
     def _replays(self) -> Replays:
@@ -325,7 +339,13 @@ class Bus:
         history = JournalHistory(now - self.settings.remembered_ms)
         history.read_to = indexed
         history.read([(sequence, path) for sequence, path in self.journal.closed.segments() if sequence > indexed])
-        recovered = recover(self.data_dir.journal, self.mailboxes.maildir, history.note, self.journal.make_room)
+        recovered = recover(
+            self.data_dir.journal,
+            self.mailboxes.maildir,
+            history.note,
+            self.journal.make_room,
+            sync=self.durability == "fsync",
+        )
         bad_files = self.mailboxes.load()
         if not indexed:
             used |= waiting_since(self.mailboxes, window_began)
@@ -337,15 +357,12 @@ class Bus:
 
     async def _apply_history(self, recovered: Recovered, history: JournalHistory) -> None:
         """Load the outcomes and rows of the journal, and checkpoint its old segments."""
-        if recovered.completed:
-            self.journal.amend([done_line(message_id) for message_id in recovered.completed])
         for key, result in history.outcomes.items():
             if key not in self.dedupe:  # the index has the exact outcome, the journal the planned one
                 self.dedupe.remember(key, PublishResult.model_validate(result))
         for row in history.rows():
             self.index.note(row)
         await self.index.flush()
-        self.commits.checkpoints.has_inherited = True
         if recovered.unfinished:
             self.deferred_recovery.begin(recovered.unfinished)
         else:

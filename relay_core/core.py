@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, AsyncExitStack
+from contextlib import AbstractContextManager, AsyncExitStack, suppress
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -32,10 +32,10 @@ from relay_core.messages.replay_plan import ReplayOutcome, ReplayPlan
 from relay_core.messages.results import PublishResult
 from relay_core.messages.signals import Signal, SignalHandler, SignalSubscription
 from relay_core.messages.subjects import ADAPTER_PREFIX, subject_hash, validate_subject
-from relay_core.operator_state import MailboxRow, read_breakers, read_mailbox, read_throughput
+from relay_core.operator_state import MailboxRow, read_breakers, read_journal, read_mailbox, read_throughput
 from relay_core.pipeline.publisher import BegunPublish
 from relay_core.protocol.live_state import LiveThroughput
-from relay_core.protocol.state import MailboxState, TargetBreaker
+from relay_core.protocol.state import JournalState, MailboxState, TargetBreaker
 from relay_core.records.event_log import EventLog
 from relay_core.records.metrics import MetricsSnapshot
 from relay_core.records.queries import conversation, spans
@@ -315,6 +315,10 @@ class RelayCore:
             dedupe_id=dedupe_id,
             reader=reader,
         )
+
+    def batch(self) -> AbstractContextManager[None]:
+        """Store the publishes that are begun in a `with` statement together, when it ends: `begin_publish` alone."""
+        return self.bus.commits.batch()
 
     async def subscribe(
         self, pattern: str, handler: Handler, *, max_in_flight: int | None = None, queue: str | None = None
@@ -651,6 +655,10 @@ class RelayCore:
         bus = self.bus
         return {mailbox.hash: read_mailbox(bus, mailbox) for mailbox in bus.mailboxes}
 
+    def journal(self) -> JournalState:
+        """Return the journal's size, its last checkpoint, and how many messages are not files yet."""
+        return read_journal(self.bus)
+
     def depth(self, subject: str) -> int:
         """Return how many messages are waiting for a subject."""
         mailbox = self.bus.mailboxes.get(subject_hash(subject))
@@ -665,8 +673,12 @@ class RelayCore:
         await self.bus.index.rebuild()
 
     async def idle(self) -> None:
-        """Wait until no consumer has a message left to handle."""
-        await self.bus.dispatch.idle()
+        """Wait until no consumer has a message left to handle, and every message that rests is a file."""
+        bus = self.bus
+        await bus.dispatch.idle()
+        if not bus.commits.files.is_idle:
+            with suppress(OSError):  # its mailbox says why it cannot be written
+                await asyncio.to_thread(bus.commits.files.flush)
 
     def stop_dispatch(self) -> None:
         """Hand out no further messages; those in flight are finished."""

@@ -1,4 +1,4 @@
-"""The state of a running bus as operators see it: mailboxes, breakers and traffic.
+"""The state of a running bus as operators see it: mailboxes, breakers, the journal and traffic.
 
 A mailbox is described in one place, `read_mailbox`. Its row is a tuple, because the state stream reads ten thousand of
 them several times a second; a model is made of a row only when it is sent.
@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from relay_core.bus import Bus
+from relay_core.journal.usage import read_usage
 from relay_core.messages.delivery import TargetKind
 from relay_core.messages.ids import is_ulid, ulid_ms
 from relay_core.protocol.live_state import LiveMailbox, LiveThroughput
-from relay_core.protocol.state import MailboxState, TargetBreaker
+from relay_core.protocol.state import JournalState, MailboxState, TargetBreaker
 from relay_core.records.metrics import Metrics
 from relay_core.rules.backpressure import check_backpressure
 from relay_core.storage.mailbox import Mailbox
@@ -64,7 +65,7 @@ def read_mailbox(bus: Bus, mailbox: Mailbox) -> MailboxRow:
         mailbox.dead,
         check_backpressure(mailbox.load, bus.config.reliability.backpressure).pressure,
         len(bus.consumers(mailbox)[0]),
-        mailbox.degraded,
+        mailbox.degraded or mailbox.maildir.problem,
         mailbox.head(),
     )
 
@@ -77,6 +78,22 @@ def read_breakers(bus: Bus) -> list[TargetBreaker]:
         if mailbox is None or mailbox.about.kind != TargetKind.NONE:
             states.append(TargetBreaker(**state.model_dump(), subject=mailbox.subject if mailbox else None))
     return states
+
+
+def read_journal(bus: Bus) -> JournalState:
+    """Return the state of the journal."""
+    files, deferred = bus.commits.files, bus.deferred_recovery.waiting
+    pending = sum(len(mailbox.maildir.pending) for mailbox in bus.mailboxes)
+    ages_ms = [round(files.oldest_secs * 1000)] if pending else []
+    ages_ms += [bus.clock.now_ms() - ulid_ms(message_id) for message_id in deferred if is_ulid(message_id)]
+    usage = read_usage(bus.journal.directory)
+    return JournalState(
+        bytes=usage.bytes,
+        kept_bytes=usage.kept_bytes,
+        pending=pending + len(deferred),
+        oldest_pending_ms=max(ages_ms, default=None),
+        checkpointed_at=bus.commits.checkpoints.last_ms or usage.closed_ms,
+    )
 
 
 def read_throughput(metrics: Metrics) -> LiveThroughput:

@@ -16,6 +16,7 @@ from relay_supervisor.cli.entry import ExitCode, Failed, enter
 from relay_supervisor.cli.groups import Group
 
 if TYPE_CHECKING:
+    from relay_core.protocol.state import JournalState
     from relay_supervisor.service_unit import Installed
 
 DataDirOption = Annotated[Path | None, typer.Option("--data-dir", envvar="RELAY_DATA_DIR", help="The data directory.")]
@@ -31,7 +32,7 @@ app = typer.Typer(
 
 POLL_SECS = 0.05
 ANSWER_SECS = 5.0
-"""How long a supervisor may take to accept the request to stop."""
+"""How long a supervisor may take to answer."""
 
 
 @app.command()
@@ -110,9 +111,23 @@ async def doctor(session: Session) -> int:
     from relay_core.paths import data_path, socket_path
     from relay_supervisor.doctor.checks import examine, format_checks
 
-    checks = examine(data_path(session.data_dir), socket_path(session.socket, session.data_dir))
+    data_dir, socket = data_path(session.data_dir), socket_path(session.socket, session.data_dir)
+    checks = examine(data_dir, socket, journal=await _ask_for_journal(session))
     session.show({"checks": [check.to_wire() for check in checks]}, lambda: [format_checks(checks)])
     return ExitCode.ERROR if any(check.ok == "fail" for check in checks) else ExitCode.OK
+
+
+async def _ask_for_journal(session: Session) -> JournalState | None:
+    """Return the journal's state as a running supervisor reports it; None if none answers."""
+    import asyncio
+
+    from relay_core.errors import RelayError
+
+    try:
+        async with asyncio.timeout(ANSWER_SECS), session.new_client(ANSWER_SECS) as client:
+            return (await client.status()).journal
+    except (RelayError, OSError):
+        return None
 
 
 @command(app, "rebuild-index", connect=False, examples=["relay-supervisor rebuild-index"])

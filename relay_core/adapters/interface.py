@@ -35,7 +35,7 @@ from relay_core.messages.operator_views import STATE_NAMES, StateName
 from relay_core.messages.results import PublishResult
 from relay_core.messages.signals import Signal, SignalHandler, SignalSubscription
 from relay_core.messages.subjects import SYSTEM_PREFIX
-from relay_core.pipeline.publisher import Publisher, finish
+from relay_core.pipeline.publisher import Publisher
 from relay_core.rules.replies import adapter_reader
 
 DEFAULT_TIMEOUT_SECS = 30.0
@@ -185,7 +185,7 @@ class AdapterContext:
         if owner not in (None, self.adapter_id) or sender.startswith(SYSTEM_PREFIX):
             holder = f"adapter {owner}" if owner is not None else "the bus itself"
             raise AccessDenied(f"{sender} is reserved for {holder}", sender=sender, code="sender_reserved")
-        begun = services.publisher.begin(
+        return await services.publisher.publish(
             subject,
             payload,
             sender=sender,
@@ -197,7 +197,6 @@ class AdapterContext:
             reader=adapter_reader(self.adapter_id),
             waits=False,
         )
-        return await finish(begun)
 
     def signal(self, subject: str, signal: Signal) -> None:
         """Send a signal to current listeners; see `RelayCore.signal`."""

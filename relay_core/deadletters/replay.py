@@ -41,7 +41,7 @@ from relay_core.messages.replay_plan import REPLAYABLE, PlanItem, ReplayPlan, Ve
 from relay_core.messages.results import PublishResult, Reason
 from relay_core.messages.subjects import is_pattern
 from relay_core.pipeline.publication import Publication
-from relay_core.pipeline.publisher import Stage, begin_pipeline, finish
+from relay_core.pipeline.publisher import Pipeline
 from relay_core.records.events import EventKind
 from relay_core.records.index import Index
 from relay_core.records.queries import spans
@@ -51,7 +51,7 @@ from relay_core.storage.atomic_file import storage_error
 from relay_core.storage.config_file import LiveConfig
 from relay_core.storage.mailbox import Mailbox
 from relay_core.storage.maildir import CUR, FAILED, NEW
-from relay_core.storage.stored_message import StoredMessage
+from relay_core.storage.stored_message import FileContent, StoredMessage
 from relay_core.tasks import Tasks
 
 _MAKE_PLAN = "make one with plan_replay or 'relay dlq plan'"
@@ -66,7 +66,7 @@ class Replays:
     def __init__(
         self,
         planner: ReplayPlanner,
-        stages: Sequence[Stage],
+        pipeline: Pipeline,
         dead_letters: DeadLetterStore,
         commits: Commits,
         dispatch: Dispatch,
@@ -79,7 +79,7 @@ class Replays:
         background: Tasks,
     ) -> None:
         self._planner = planner
-        self._stages = stages
+        self._pipeline = pipeline
         self._dead_letters = dead_letters
         self._commits = commits
         self._dispatch = dispatch
@@ -189,7 +189,7 @@ class Replays:
                 budget=self._budget(mailbox, letter, envelope, now, fresh_budget),
                 data=data,
             )
-            result = await finish(begin_pipeline(self._stages, publication))
+            result = await self._pipeline.run(publication)
             if _was_stored(publication):
                 mailbox.dead -= 1
                 self._recorder.removed(self._dead_letters.delivery(mailbox, letter, Status.REPLACED))
@@ -282,13 +282,13 @@ class Replays:
                 return
             mailbox.dead -= 1
             self._recorder.replayed(delivery)
-            item = StoredMessage(envelope, data, delivery, stored_at=self._clock.monotonic())
+            item = StoredMessage(envelope, FileContent(data), delivery, stored_at=self._clock.monotonic())
             mailbox.arrived(envelope.id, item if mailbox.wants(len(data)) else None)
             self._dispatch.wake(mailbox)
 
         mailbox.reserved += 1
         change = Transaction(envelope.id, [Move("again", mailbox.hash, mailbox.maildir, envelope.id, data)], settle)
-        await self._commits.commit(change, atomic=True)
+        await self._commits.commit(change)
         if (error := change.failure(0)) is not None:
             self.forget(answer)
             raise storage_error("replay to", mailbox.maildir.path, error) from error
@@ -302,7 +302,7 @@ class Replays:
         publication = self._again(mailbox, letter, envelope, fresh_budget)
         answer = self._expect(envelope.id, self._planner.targets(letter))
         try:
-            await finish(begin_pipeline(self._stages, publication))
+            await self._pipeline.run(publication)
         except BaseException:
             self.forget(answer)
             raise
@@ -312,7 +312,6 @@ class Replays:
         mailbox.dead -= 1
         self._note_published(mailbox, letter, publication)
         refused = {rejection.endpoint_hash for rejection in publication.rejected or ()}
-        refused |= {copy.target.mailbox.hash for copy in publication.unstored or ()}
         for target in refused:
             self._answer(envelope.id, target, False)
         return answer

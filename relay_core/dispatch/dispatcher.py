@@ -304,6 +304,8 @@ class _Dispatcher:
         taken: StoredMessage | BadFile | OSError | None
         try:
             taken = mailbox.claim_next()
+            if isinstance(taken, StoredMessage):
+                bus.handling.begin(mailbox, taken)
         except OSError as error:
             logger.error("%s: cannot claim: %s", mailbox.subject, error)
             taken = error

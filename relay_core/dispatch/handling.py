@@ -66,6 +66,18 @@ class Handling:
         self.on_settled: Callable[[StoredMessage, bool], None] | None = None
         """Called with every message whose delivery has ended, and whether it was handled."""
 
+    def begin(self, mailbox: Mailbox, message: StoredMessage) -> None:
+        """Record that a claimed message is about to be handled.
+
+        Raises:
+            OSError: if that cannot be written; the message is waiting again.
+        """
+        try:
+            self._commits.note_claimed(mailbox.hash, message.id)
+        except OSError:
+            mailbox.requeue(message)
+            raise
+
     async def deliver(
         self,
         mailbox: Mailbox,
@@ -79,7 +91,6 @@ class Handling:
 
         `lease` holds the members of pools among the consumers.
         """
-        self._commits.note_claimed(mailbox.hash, message.delivery.message_id)
         try:
             await self._handle(mailbox, message, consumers, timeout, probe, lease)
         except Requeue as error:

@@ -242,8 +242,11 @@ class Inbox:
             )
             self._settled(taken, False)
             return None
+        try:
+            self._handling.begin(mailbox, taken)
+        except OSError as error:
+            raise storage_error("claim in", mailbox.maildir.path, error) from error
         self._taken.add(taken)
-        self._commits.note_claimed(mailbox.hash, taken.id)
         self._replies.handed(mailbox.subject, taken.envelope)
         taken.delivery.claimed_ms = float(now)
         self._recorder.claimed(taken.delivery)

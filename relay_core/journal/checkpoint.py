@@ -13,6 +13,7 @@ import logging
 import threading
 from collections.abc import Callable
 
+from relay_core.clock import Clock
 from relay_core.journal.journal import Journal
 from relay_core.storage.atomic_file import is_full
 
@@ -24,12 +25,13 @@ _TURNS_TO_WAKE = 8
 class Checkpoints:
     """Run the checkpoints of one journal."""
 
-    def __init__(self, journal: Journal, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, journal: Journal, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         self.before: Callable[[], None] = lambda: None
-        """Called in a thread before segments are retired: waits until the index has their rows."""
-        self.has_inherited = False
-        """Whether the journal holds segments of an earlier process: every end of a message must then be journaled."""
+        """Called in a thread before segments are retired: waits until the files and the index have their content."""
+        self.last_ms: int | None = None
+        """When the last checkpoint ended, in epoch milliseconds."""
         self._journal = journal
+        self._clock = clock
         self._loop = loop
         self._thread: threading.Thread | None = None
         self._running = False
@@ -53,9 +55,10 @@ class Checkpoints:
         Raises:
             OSError: if the Maildir or the index does not have all of their content; the segments stay.
         """
+        present = self._journal.sequence
         self.before()
-        self._journal.checkpoint()
-        self.has_inherited = False
+        self._journal.checkpoint(present)  # messages of a segment that was started meanwhile may have no file yet
+        self.last_ms = self._clock.now_ms()
 
     def stop(self) -> None:
         """Start no further checkpoint."""
@@ -68,7 +71,7 @@ class Checkpoints:
         try:
             rotated = self._rotate()
             self.before()
-            self._journal.checkpoint(closing=not rotated)
+            self._journal.checkpoint(self._journal.sequence, closing=not rotated)
         except OSError as error:
             logger.warning("journal kept for the next start: %s", error)
         self._journal.close()

@@ -1,8 +1,8 @@
 """Recover messages whose files a start could not write because the disk was full, as soon as there is space.
 
 1. Until then no consumer and no command sees such a message, and the journal keeps every segment.
-2. No message is restored twice, even if the process is killed in between: while there are segments of an earlier
-   process, the end of every message is journaled after them (`Checkpoints.has_inherited`), with ``os``, too.
+2. No message is restored twice, even if the process is killed in between: its end is journaled behind the segments of
+   the earlier process.
 3. When all are restored, the journal is checkpointed as after any other start.
 """
 
@@ -41,13 +41,10 @@ class DeferredRecovery:
         """Called with the mailbox of every restored message, and whether that mailbox is new."""
         self._log = LimitedLog(logger, clock)
         self._left: dict[tuple[str, str], JournaledMove] = {}
-        self._synced = False
-        """Whether any of them was acknowledged as durable."""
 
     def begin(self, unfinished: Sequence[JournaledMove]) -> None:
         """Take the moves that a start could not make; the journal keeps its segments from now on."""
         self._left = {move.key: move for move in unfinished}
-        self._synced = any(move.transaction is None for move in unfinished)
         checkpoints = self._commits.checkpoints
         checked = checkpoints.before
 
@@ -60,6 +57,11 @@ class DeferredRecovery:
         logger.error("the disk is full: %d messages exist only in the journal until it has space", len(self._left))
         for mailbox in self._mailboxes:
             self._mark(mailbox)
+
+    @property
+    def waiting(self) -> list[str]:
+        """Return the ids of the messages that still wait for space."""
+        return [message_id for _, message_id in self._left]
 
     def has(self, mailbox: str, message_id: str) -> bool:
         """Return True if a message, or its next move, exists only in the journal."""
@@ -78,7 +80,7 @@ class DeferredRecovery:
             logger.error("journal: the old segments are kept: %s", error)
 
     def _checkpoint(self) -> None:
-        if self._synced:
+        if self._commits.journal.durability == "fsync":
             sync_file_system(self._commits.journal.directory)
         self._commits.checkpoints.run()
 

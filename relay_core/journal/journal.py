@@ -1,9 +1,8 @@
-"""The write-ahead journal: makes an acknowledged publish durable before its files are.
+"""The journal: where a message lands, and what makes it durable.
 
-With ``durability: "fsync"`` every transaction is first one line here, and a whole group of lines is made durable by one
-``fdatasync``. The files in the Maildir are then written without any sync, and a restart completes them from the
-journal. With ``"os"`` only transactions that must be atomic across files are journaled (publishes with a dedupe id,
-replays), and nothing is synced. The format is described in segment.py.
+Every transaction is one line here. With ``durability: "fsync"`` a group of lines is made durable by one ``fdatasync``;
+with ``"os"`` a line is given to the kernel. A file is made later, for messages that have to rest (file_writer.py), and
+a restart makes the files that are missing. The format is described in segment.py.
 
 Rules:
 
@@ -11,8 +10,9 @@ Rules:
 2. A failed fdatasync poisons its segment: it is never synced again, and later lines go to a new one.
 3. Space for a transaction's amendment, and for the ends of messages, is reserved before the transaction is written, by
    writing zeros. Never through a mapping: on a full disk that would kill the process with SIGBUS.
-4. A segment leaves the journal only after all of its content is on disk (``syncfs``; with ``"os"`` the files are
-   enough). It is then kept for a while as `ClosedSegments`, for a lost index.
+4. A segment leaves the journal only when it holds the only copy of nothing: all of its messages have ended or are
+   files, and those are on disk (``syncfs``; with ``"os"`` the files are enough). It is then kept for a while as
+   `ClosedSegments`, for a lost index.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Concatenate, Literal, ParamSpec
 
 from relay_core.journal.closed_segments import ClosedSegments
-from relay_core.journal.segment import FRAME_BYTES, frame_lines, segment_path, segments
+from relay_core.journal.segment import FRAME_BYTES, HEADER, frame_lines, segment_path, segments
 from relay_core.storage.atomic_file import fsync_directory, is_full
 
 logger = logging.getLogger(__name__)
@@ -44,8 +44,7 @@ _AHEAD = 1024 * 1024
 _SPARED = 4
 """Space is reserved ahead only if the disk has several times as much free."""
 _ROOM_FOR_ENDS = 32 * 1024
-"""Reserved for ends of messages with fsync: on a full disk those free space."""
-_ROOM_FOR_DONE = 256
+"""Reserved for ends of messages: on a full disk those free space."""
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -87,7 +86,6 @@ class Journal:
         self._offset = 0
         self._filled = 0
         self._held = 0
-        self._for_ends = _ROOM_FOR_ENDS if durability == "fsync" else 0
         self._owed: list[bytes] = []
 
     def open(self, after: int = 0) -> None:
@@ -114,18 +112,19 @@ class Journal:
             self._is_closed = True
 
     @_evicts
-    def append(self, lines: Sequence[bytes], *, room: int = _ROOM_FOR_DONE, hold: int | None = None) -> None:
+    def append(self, lines: Sequence[bytes], *, hold: int | None = None) -> None:
         """Write lines to the segment; they survive kill -9, but not yet a power loss.
 
-        `room` bytes are reserved behind them, so that a ``done`` always fits. With `hold` that many bytes are also kept
-        from other appends, until `amend` uses them or `release` frees them, and some space is left that only appends
-        without `hold` use. Lines that `amend` could not write go first.
+        With `hold` that many bytes behind them are kept from other appends, until `amend` uses them or `release` frees
+        them, and some space is left that only appends without `hold` use. Lines that `amend` could not write go first.
 
         Raises:
             OSError: if the write fails; none of the lines counts.
         """
         with self._lock:
-            self._append([*self._owed, *lines], max(room, self._held) if hold is None else hold + self._for_ends)
+            if self._owed:
+                lines = [*self._owed, *lines]
+            self._append(lines, self._held if hold is None else hold + _ROOM_FOR_ENDS)
             self._owed = []
             if hold is not None:
                 self._held = hold
@@ -150,12 +149,12 @@ class Journal:
         with self._lock:
             self._held = 0
 
-    def _append(self, lines: list[bytes], room: int) -> None:
+    def _append(self, lines: Sequence[bytes], room: int) -> None:
         if self._fd < 0:
             if self._is_closed:
                 raise OSError(errno.EBADF, "the journal is closed")
             self._next_segment()  # the last attempt failed
-        data = frame_lines(lines, self._sequence)
+        data = frame_lines(lines if self._offset else [HEADER, *lines], self._sequence)
         filled = self._filled
         try:
             self._fill_ahead(self._offset + len(data), room)
@@ -194,18 +193,13 @@ class Journal:
         finally:
             os.close(fd)
 
-    @property
-    def owes(self) -> bool:
-        """Return True if lines are pending that `amend` could not write."""
-        return bool(self._owed)
-
     def make_room(self) -> bool:
         """Free space after a write found the disk full; return False if there is none to free.
 
         First the unreserved space ahead of the lines, then the oldest closed segment.
         """
         with self._lock:
-            end = self._offset + self._held + self._for_ends
+            end = self._offset + self._held + _ROOM_FOR_ENDS
             if self._fd >= 0 and self._filled > end:
                 os.ftruncate(self._fd, end)
                 self._filled = end
@@ -252,17 +246,16 @@ class Journal:
             finally:
                 os.close(old)
 
-    def checkpoint(self, *, closing: bool = False) -> None:
-        """Make the Maildir durable (with fsync), then close the segments before the present one.
+    def checkpoint(self, present: int, *, closing: bool = False) -> None:
+        """Make the Maildir durable (with fsync), then close the segments before `present`.
 
-        With `closing` the present one as well: nothing is appended any more.
+        With `closing` all segments: nothing is appended any more.
 
         Raises:
             OSError: if the sync failed; the segments stay.
         """
         if closing:
             self.close()
-        present = self._sequence
         old = [path for sequence, path in segments(self.directory) if sequence < present or closing]
         if old:
             if self.durability == "fsync":
@@ -291,8 +284,7 @@ class Journal:
             self._fd = -1
 
     def _fill_ahead(self, end: int, room: int) -> None:
-        # Overwriting existing blocks saves fdatasync a metadata commit for the file's size, and guarantees space for
-        # the "done" of every transaction whose line was written.
+        # Overwriting existing blocks saves fdatasync a metadata commit for the file's size.
         need = end + room
         if need > self._filled:
             ahead = _AHEAD if self.durability == "fsync" else _AHEAD // 16

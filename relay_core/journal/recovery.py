@@ -1,12 +1,10 @@
 """Recovery: bring the Maildir in line with the journal that the last process left.
 
-1. The last op of each message decides. With fsync: if the Maildir disagrees (power was lost before its files were
-   written back), it is completed from the journal. A claimed message is moved to ``cur/`` if that move was lost.
-2. With os: a transaction without its ``done`` was interrupted by a kill before any consumer could see it; its ops are
-   carried out, each at most once. For a transaction with ``done`` the files are the truth.
-3. A message both in ``cur/`` and ``failed/`` was being dead-lettered: the record in ``failed/`` wins.
-4. Every other message in ``cur/`` may have been handled: the caller dead-letters it as `interrupted`.
-5. A message for which the disk has no space exists only in the journal, hidden from consumers, until
+1. The last op of each message decides. If the Maildir disagrees (the file was not made yet, or power was lost before it
+   was written back), it is completed from the journal. A message that was begun is moved to ``cur/``.
+2. A message both in ``cur/`` and ``failed/`` was being dead-lettered: the record in ``failed/`` wins.
+3. Every other message in ``cur/`` may have been handled: the caller dead-letters it as `interrupted`.
+4. A message for which the disk has no space exists only in the journal, hidden from consumers, until
    `DeferredRecovery` finds space. One that is to be a dead letter waits for that in ``cur/``.
 
 Carrying out an op twice changes nothing, so a crash during recovery is repaired by the next one.
@@ -23,7 +21,7 @@ from typing import Any
 import orjson
 
 from relay_core.journal.journal import sync_file_system
-from relay_core.journal.segment import read_segment, segments
+from relay_core.journal.segment import read_ops, read_segment, segments
 from relay_core.storage.atomic_file import is_full
 from relay_core.storage.maildir import ANY_SIZE, CUR, FAILED, NEW, STATES, Maildir
 from relay_core.storage.trusted_file import UntrustedFile
@@ -43,8 +41,6 @@ class JournaledMove:
     mailbox: str
     message: str
     data: Any
-    transaction: str | None
-    """The transaction without "sync" that it belongs to, if any."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -56,8 +52,6 @@ class JournaledMove:
 class Recovered:
     """The outcome of a recovery."""
 
-    completed: list[str] = field(default_factory=list)
-    """Transactions without "sync" that a kill had interrupted, and that are carried out now."""
     unfinished: list[JournaledMove] = field(default_factory=list)
     """Moves for which the disk had no space: the segments must stay until there is some."""
 
@@ -68,33 +62,17 @@ class _LastMoves:
     def __init__(self) -> None:
         self.moves: dict[tuple[str, str], JournaledMove] = {}
         self.begun: set[tuple[str, str]] = set()
-        self.pending: dict[str, list[tuple[str, str]]] = {}
-        """The messages of transactions without "sync" that are not done."""
 
     def add(self, record: dict[str, Any]) -> None:
         """Add one record, in the journal's order."""
-        if "done" in record:
-            self._end(record["done"])
-            return
-        transaction = None if record.get("sync") else record["id"]
-        if transaction is not None:
-            self._end(transaction)  # this record amends it
-            self.pending[transaction] = [(mailbox, message) for _, mailbox, message, *_ in record["ops"]]
-        for op, mailbox, message, *data in record["ops"]:
+        for op, mailbox, message, data in read_ops(record):
             key = mailbox, message
             if op == "begun":
                 self.begun.add(key)
                 continue
             self.begun.discard(key)
             if op != "back":
-                self.moves[key] = JournaledMove(op, mailbox, message, data[0] if data else None, transaction)
-
-    def _end(self, transaction: str) -> None:
-        """Drop the moves of a transaction, except those of messages with a later move."""
-        for key in self.pending.pop(transaction, []):
-            move = self.moves.get(key)
-            if move is not None and move.transaction == transaction:
-                del self.moves[key]
+                self.moves[key] = JournaledMove(op, mailbox, message, data)
 
 
 def recover(
@@ -102,20 +80,22 @@ def recover(
     maildir: Callable[[str], Maildir],
     note: Callable[[dict[str, Any]], None] = lambda record: None,
     make_room: Callable[[], bool] = lambda: False,
+    *,
+    sync: bool = True,
 ) -> Recovered:
-    """Bring the Maildir in line with the journal's segments in a directory, and make it durable.
+    """Bring the Maildir in line with the journal's segments in a directory, and make it durable if `sync`.
 
-    `note` is called with every record. The caller journals `completed` as done, so that those transactions are not
-    carried out again, and checkpoints the segments.
+    The segments stay until the caller has passed on the outcomes. `note` is called with every record.
+
+    Raises:
+        UnknownVersion: if another version of Relay has written a segment.
     """
     recovered = Recovered()
     last = _LastMoves()
-    synced = False
     for sequence, path in segments(directory):
         for record in read_segment(sequence, path):
             note(record)
             last.add(record)
-            synced = synced or record.get("sync", False)
     for move in last.moves.values():
         try:
             restore(maildir(move.mailbox), move, make_room)
@@ -127,9 +107,7 @@ def recover(
                 _claim(maildir(move.mailbox), move.message)  # it must not be delivered meanwhile
     for mailbox, message in last.begun:
         _claim(maildir(mailbox), message)
-    unfinished = {move.transaction for move in recovered.unfinished}
-    recovered.completed = [transaction for transaction in last.pending if transaction not in unfinished]
-    if synced:
+    if sync and last.moves:
         sync_file_system(directory)
     return recovered
 

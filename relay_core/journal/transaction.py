@@ -1,30 +1,45 @@
 """A transaction: moves of messages that are committed together.
 
-1. Moves are independent: one that fails is recorded in `failures` and stops no other. Only a `gone` in the last place
-   depends on the others: a message that is being replaced stays if no replacement was stored.
-2. The line of a transaction whose moves failed is amended before the caller gets the outcome, so a restart and a retry
-   both see the state on disk. Space for the amendment is reserved together with the transaction's own line.
+1. A ``new`` or ``again`` is carried out by the journal alone: its file is made later, if at all (file_writer.py). The
+   other moves change files as soon as they are durable in the journal.
+2. Moves are independent: one that fails is recorded in `failures` and stops no other.
+3. The record of a transaction whose moves failed is amended before the caller gets the outcome, so a restart and a
+   retry both see the state on disk. Space for the amendment is reserved together with the transaction's own record.
 """
 
 from __future__ import annotations
 
-import asyncio
+import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
-from relay_core.journal.segment import JournalOp, transaction_line
+from relay_core.journal.segment import JournalOp, encode_record
 from relay_core.storage.atomic_file import is_full
 from relay_core.storage.maildir import ANY_SIZE, CUR, FAILED, NEW, STATES, Maildir
 from relay_core.storage.trusted_file import UntrustedFile
+
+logger = logging.getLogger(__name__)
 
 _ROOM_TO_AMEND = 512
 _ROOM_PER_MOVE = 256
 
 
+class Files(Protocol):
+    """What a transaction needs to carry out its moves."""
+
+    def hold(self, move: Move) -> None:
+        """Take a message whose file is made later."""
+        ...
+
+    def make_room(self) -> bool:
+        """Free some space on a full disk; return False if there is none to free."""
+        ...
+
+
 class Move:
     """The new place of one message."""
 
-    __slots__ = ("data", "kind", "mailbox", "maildir", "message_id")
+    __slots__ = ("_data", "kind", "mailbox", "maildir", "message_id")
 
     def __init__(self, kind: str, mailbox: str, maildir: Maildir, message_id: str, data: bytes = b"") -> None:
         self.kind = kind
@@ -32,12 +47,28 @@ class Move:
         self.mailbox = mailbox
         self.maildir = maildir
         self.message_id = message_id
-        self.data = data
+        self._data = data
+
+    @property
+    def data(self) -> bytes:
+        """Return the content of the file, if the move makes one."""
+        return self._data
+
+    @property
+    def size(self) -> int:
+        """Return about how many bytes it holds in memory."""
+        return len(self._data)
+
+    def op(self) -> JournalOp:
+        """Return the move as it is journaled."""
+        return self.kind, self.mailbox, self.message_id, self._data or None
 
 
 class Transaction:
     """Moves that are committed together."""
 
+    message: dict[str, Any] | None = None
+    """What the messages of all moves have in common, if it is journaled once."""
     dedupe: str | None = None
     """The dedupe key of the publish that this transaction stores."""
     result: dict[str, Any] | None = None
@@ -46,7 +77,8 @@ class Transaction:
     """Why the whole transaction failed."""
     failures: dict[int, OSError] | None = None
     """Position of a failed move → its error."""
-    waiter: asyncio.Future[None] | None = None
+    on_done: Callable[[], None] | None = None
+    """Called on the loop after it has settled."""
     _on_settled: Callable[[Transaction], None] | None = None
 
     def __init__(
@@ -62,6 +94,13 @@ class Transaction:
         if self._on_settled is not None:
             self._on_settled(self)
 
+    def finish(self) -> None:
+        """Settle it and notify the caller."""
+        self.settle()
+        on_done, self.on_done = self.on_done, None  # it may refer to this transaction, which must not stay alive so
+        if on_done is not None:
+            on_done()
+
     def failure(self, position: int) -> OSError | None:
         """Return the error of a move, or None if it succeeded."""
         return self.error or (self.failures.get(position) if self.failures else None)
@@ -70,57 +109,57 @@ class Transaction:
         """Return the result that a retry gets after some moves failed; None if the retry must publish again."""
         return None
 
-    def carry_out(self, make_room: Callable[[], bool] = lambda: False) -> None:
+    def carry_out(self, files: Files) -> None:
         """Carry out the moves and record failures; on a full disk retry each move while room can be made."""
         for position, move in enumerate(self.moves):
+            if move.kind in ("new", "again"):
+                files.hold(move)
+                if move.kind == "new":
+                    continue
             while True:
                 try:
-                    if move.kind == "new":
-                        move.maildir.write(move.message_id, move.data)
-                    elif move.kind == "gone" and self.failures and len(self.failures) == position:
-                        self.failures[position] = self.failures[0]
-                    else:
-                        _carry_out_rare(move)
+                    _change_files(move)
                 except OSError as error:
-                    if is_full(error) and make_room():
+                    if is_full(error) and files.make_room():
                         continue
                     self.failures = self.failures or {}
                     self.failures[position] = error
                 break
 
-    def line(self, *, sync: bool) -> bytes:
-        """Return the transaction's journal line."""
-        ops = [(move.kind, move.mailbox, move.message_id, move.data or None) for move in self.moves]
-        return transaction_line(self.message_id, ops, sync=sync, dedupe=self.dedupe, result=self.result)
+    def record(self) -> bytes:
+        """Return the transaction's journal record."""
+        ops = [move.op() for move in self.moves]
+        return encode_record(self.message_id, ops, message=self.message, dedupe=self.dedupe, result=self.result)
 
-    def amendment(self, ops: Iterable[JournalOp], *, sync: bool) -> bytes:
-        """Return the line that amends the transaction's own after some or all moves failed."""
-        return transaction_line(self.message_id, ops, sync=sync, dedupe=self.dedupe, result=self.amended_result())
+    def amendment(self) -> bytes:
+        """Return the record that amends the transaction's own after some or all moves failed."""
+        return encode_record(self.message_id, self._ops_on_disk(), dedupe=self.dedupe, result=self.amended_result())
 
-    def ops_on_disk(self) -> list[JournalOp]:
-        """Return ops that describe, for each failed move, the state on disk."""
-        failed = [move for position, move in enumerate(self.moves) if self.failure(position)]
-        return [op for move in failed for op in _on_disk(move)]
+    def _ops_on_disk(self) -> Iterable[JournalOp]:
+        """Yield ops that describe, for each failed move, the state on disk."""
+        for position, move in enumerate(self.moves):
+            if self.failure(position):
+                yield from _on_disk(move)
 
     def room_to_amend(self) -> int:
-        """Return an upper bound for the lines that may have to follow: the amendment, and ``done``."""
+        """Return an upper bound for the amendment."""
         room = _ROOM_TO_AMEND + 6 * len(self.dedupe or "")
         for move in self.moves:
-            room += _ROOM_PER_MOVE + (len(move.data) if move.kind != "new" else 0)  # it may repeat the file on disk
+            room += _ROOM_PER_MOVE + (move.size if move.kind == "failed" else 0)  # it may repeat the file on disk
         return room
 
 
-def _carry_out_rare(move: Move) -> None:
-    if move.kind == "again":
-        move.maildir.write(move.message_id, move.data)
-        move.maildir.remove(FAILED, move.message_id)
-    elif move.kind == "failed":
+def _change_files(move: Move) -> None:
+    if move.kind == "failed":
         move.maildir.move_to_failed(move.message_id, move.data)
     elif move.kind == "gone":
         for state in STATES:
             move.maildir.remove(state, move.message_id)
     else:
-        raise ValueError(move.kind)
+        try:
+            move.maildir.remove(FAILED, move.message_id)
+        except OSError as error:
+            logger.error("%s is replayed, but its dead letter stays until the next start: %s", move.message_id, error)
 
 
 def _on_disk(move: Move) -> list[JournalOp]:

@@ -46,7 +46,6 @@ class Code:
     HANDLER_FAILED = "handler_failed"
     TIMEOUT = "timeout"
     ADAPTER_FAILED = "adapter_failed"
-    STORE_FAILED = "store_failed"
     CONSUMER_FAILED = "consumer_failed"
     DISCONNECTED = "disconnected"
     INTERRUPTED = "interrupted"
@@ -64,7 +63,7 @@ class DeadLetter(WireModel):
     """At most 2,000 characters."""
     code: str
     """The reason as a stable word: `no_match`, `max_hops`, `cycle`, `expired`, `call_budget`, `handler_failed`,
-    `timeout`, `adapter_failed`, `store_failed`, `consumer_failed`, `disconnected`, `interrupted`, `malformed` or
+    `timeout`, `adapter_failed`, `consumer_failed`, `disconnected`, `interrupted`, `malformed` or
     `unread`."""
     failed_at: Instant
     """An ISO 8601 instant."""

@@ -14,7 +14,6 @@ class Reason:
     CIRCUIT_OPEN = "circuit_open"
     RATE_LIMITED = "rate_limited"
     BUDGET_EXCEEDED = "budget_exceeded"
-    STORE_FAILED = "store_failed"
 
 
 _TEMPORARY = frozenset({Reason.BACKPRESSURE, Reason.CIRCUIT_OPEN, Reason.RATE_LIMITED})
@@ -26,7 +25,7 @@ class Rejection(WireModel):
     endpoint_hash: str
     """The mailbox's hash, or ``*`` where the publish itself was refused."""
     reason: str
-    """``backpressure``, ``circuit_open``, ``rate_limited``, ``budget_exceeded`` or ``store_failed``."""
+    """``backpressure``, ``circuit_open``, ``rate_limited`` or ``budget_exceeded``."""
 
 
 class AdapterResult(WireModel):

@@ -1,7 +1,7 @@
 """The stage that stores a message for its targets and hands it over.
 
 Per target, in this order: pressure → breaker → budget copy → durable store → hand over. The copies of one publish are
-one transaction (journal/commit.py): they are stored together, and each fails for itself.
+one record of the journal (journal/commit.py): they are stored together or not at all, and the payload is stored once.
 
 1. Space in a mailbox is reserved in the same step as the pressure check, so that concurrent publishes cannot exceed the
    limit; the commit turns the reservation into depth or releases it.
@@ -14,20 +14,22 @@ one transaction (journal/commit.py): they are stored together, and each fails fo
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+
+import orjson
 
 from relay_core.clock import Clock, iso
 from relay_core.config import BackpressureConfig
 from relay_core.dispatch.dispatcher import Dispatch
 from relay_core.journal.commit import Commits
+from relay_core.journal.segment import JournalOp
 from relay_core.journal.transaction import Move, Transaction
 from relay_core.messages.base import trusted
 from relay_core.messages.delivery import Delivery, Status
 from relay_core.messages.envelope import Budget
-from relay_core.messages.results import AdapterResult, PublishResult, Reason, Rejection
+from relay_core.messages.results import AdapterResult, PublishResult, Reason
 from relay_core.messages.signals import SignalHub
 from relay_core.pipeline.fanout import Fanout
-from relay_core.pipeline.publication import Publication
+from relay_core.pipeline.publication import Publication, own_part
 from relay_core.pipeline.routing import Target
 from relay_core.records.recorder import Recorder
 from relay_core.rules.backpressure import check_backpressure, pressure_signal
@@ -35,7 +37,7 @@ from relay_core.rules.breaker import CircuitBreakers, CircuitState
 from relay_core.rules.budget import spend
 from relay_core.rules.dedupe import Dedupe
 from relay_core.rules.replies import ReplyRules
-from relay_core.storage.atomic_file import is_full, storage_error
+from relay_core.storage.atomic_file import storage_error
 from relay_core.storage.config_file import LiveConfig
 from relay_core.storage.mailbox import Mailbox
 
@@ -43,19 +45,35 @@ from relay_core.storage.mailbox import Mailbox
 class TargetCopy(Move):
     """One target's copy on its way into its mailbox."""
 
-    __slots__ = ("budget", "delivery", "probe", "target")
+    __slots__ = ("address", "budget", "delivery", "probe", "publication", "target")
 
-    def __init__(self, target: Target, budget: Budget, data: bytes, delivery: Delivery, probe: bool) -> None:
+    def __init__(
+        self, publication: Publication, target: Target, address: str, budget: Budget, delivery: Delivery, probe: bool
+    ) -> None:
         mailbox = target.mailbox
-        self.kind = "new"
-        self.mailbox = mailbox.hash
-        self.maildir = mailbox.maildir
-        self.message_id = delivery.message_id
-        self.data = data
+        super().__init__("new", mailbox.hash, mailbox.maildir, publication.id)
+        self.publication = publication
         self.target = target
+        self.address = address
         self.budget = budget
         self.delivery = delivery
         self.probe = probe
+
+    @property
+    def data(self) -> bytes:
+        """Return the content of its file, encoded on first use."""
+        if not self._data:
+            self._data = self.publication.encode(self.address, self.budget)
+        return self._data
+
+    @property
+    def size(self) -> int:
+        """Return about how many bytes it holds in memory."""
+        return len(self.publication.data)
+
+    def op(self) -> JournalOp:
+        """Return the move as it is journaled: the record has what the copies share."""
+        return self.kind, self.mailbox, self.message_id, orjson.dumps(own_part(self.address, self.budget))
 
 
 class Deliver:
@@ -87,24 +105,17 @@ class Deliver:
         self._budget: Budget | None = None
         self._spent: dict[str, Budget] = {}
 
-    def __call__(self, publication: Publication) -> Awaitable[None] | None:
+    def __call__(self, publication: Publication) -> Awaitable[None] | Store | None:
         """Take every target through its gates and store the copies of those that passed."""
         copies = [copy for target in publication.targets if (copy := self._prepare(publication, target))]
         if not copies:
             return None
-        store = _Store(self, publication, copies)
-        if not self.commits.commit_now(store, atomic=publication.replaces is not None):
-            return self._finish(store)
-        if store.fanout is not None:
-            return store.fanout.wait()
+        store = Store(self, publication, copies)
+        if not self.commits.commit_now(store):
+            self.commits.submit(store)
+            return store
         store.raise_error()
-        return None
-
-    async def _finish(self, store: _Store) -> None:
-        await self.commits.commit(store)
-        store.raise_error()
-        if store.fanout is not None:
-            await store.fanout.wait()
+        return store.fanout.wait() if store.fanout is not None else None
 
     def _prepare(self, publication: Publication, target: Target) -> TargetCopy | None:
         """Take one target through its gates; return None if it refuses."""
@@ -143,7 +154,7 @@ class Deliver:
         mailbox.reserved += 1
         budget = self._spend(publication.budget, mailbox.subject)
         delivery = publication.delivery(mailbox.hash, mailbox.about.kind, mailbox.subject, Status.NEW, budget)
-        return TargetCopy(target, budget, publication.encode(address, budget), delivery, probe)
+        return TargetCopy(publication, target, address, budget, delivery, probe)
 
     def _spend(self, budget: Budget, subject: str) -> Budget:
         """Return the budget of a target's copy; publishes of one millisecond share a budget, and so its copies."""
@@ -180,14 +191,15 @@ class Deliver:
         self.recorder.refused(delivery)
 
 
-class _Store(Transaction):
-    """The copies of one publish."""
+class Store(Transaction):
+    """The copies of one publish, stored together."""
 
     fanout: Fanout | None = None
     _planned: PublishResult | None = None
 
     def __init__(self, deliver: Deliver, publication: Publication, copies: list[TargetCopy]) -> None:
         self.message_id = publication.id
+        self.message = publication.shared()
         self.moves = self._copies = copies
         self._deliver = deliver
         self._publication = publication
@@ -200,28 +212,16 @@ class _Store(Transaction):
 
     def _outcome(self) -> PublishResult:
         """Return the outcome that follows from the stored copies."""
-        takers = 0
-        rejected = list(self._publication.rejected or ())
-        for position, copy in enumerate(self._copies):
-            if self.failure(position) is None:
-                takers += copy.target.weight
-            else:
-                rejected.append(Rejection(endpoint_hash=copy.mailbox, reason=Reason.STORE_FAILED))
         return trusted(
             PublishResult,
             {
                 "message_id": self.message_id,
-                "delivered_to": takers,
-                "rejected": tuple(rejected) or None,
+                "delivered_to": sum(copy.target.weight for copy in self._copies),
+                "rejected": tuple(self._publication.rejected or ()) or None,
                 "mailbox_pressure": None,
                 "adapter_results": None,
             },
         )
-
-    def amended_result(self) -> dict[str, Any] | None:
-        """Return the outcome if some copies were stored."""
-        outcome = self._outcome()
-        return outcome.to_wire() if outcome.delivered_to else None
 
     def _replace(self, replaced: Move, copies: list[TargetCopy]) -> None:
         """End a dead letter in the same transaction: as the copy for its own mailbox, or as an additional move."""
@@ -232,44 +232,37 @@ class _Store(Transaction):
         self.moves = [*copies, replaced]
 
     def raise_error(self) -> None:
-        """Raise the error if the whole transaction failed.
+        """Raise the error if the transaction failed.
 
         Raises:
             StorageError: if no copy was stored.
         """
         if self.error is not None:
-            raise storage_error("store in", self._copies[0].target.mailbox.maildir.path, self.error) from self.error
+            raise storage_error("store in", self._copies[0].maildir.path, self.error) from self.error
 
     def settle(self) -> None:
-        """Hand over the copies that were stored, and record the failure of the others."""
-        stored = self.error is None and (
-            self.failures is None or any(self.failure(place) is None for place, _ in enumerate(self._copies))
-        )
-        if stored and self._planned is not None and self.dedupe is not None:
-            # Before the caller can be cancelled; the exact outcome replaces it.
-            self._deliver.dedupe.remember(self.dedupe, self._outcome() if self.failures else self._planned)
-        if self.error is None and self.failures is None:
+        """Hand over the copies, or release what was reserved for them."""
+        if self.error is not None:
             for copy in self._copies:
-                self._took(copy)
+                self._refused(copy, self.error)
             return
-        for position, copy in enumerate(self._copies):
-            error = self.failure(position)
-            if error is None:
-                self._took(copy)
-            else:
-                self._failed(copy, error)
+        if self._planned is not None and self.dedupe is not None:
+            # Before the caller can be cancelled; the exact outcome replaces it.
+            self._deliver.dedupe.remember(self.dedupe, self._planned)
+        for copy in self._copies:
+            self._took(copy)
 
     def _took(self, copy: TargetCopy) -> None:
         deliver, publication, target, delivery = self._deliver, self._publication, copy.target, copy.delivery
         mailbox = target.mailbox
         if publication.reply_to is not None:  # before the hand-over: the answer may come immediately
-            deliver.replies.sent(mailbox.subject, publication.address(target), publication.id, publication.reply_to)
+            deliver.replies.sent(mailbox.subject, copy.address, publication.id, publication.reply_to)
         awaited = target.awaited is not None and publication.waits
         now = deliver.clock.monotonic()
         delivery.stored_ms = publication.created_ms + (now - publication.started) * 1000
         message = None
-        if copy.probe or awaited or mailbox.wants(len(copy.data)):
-            message = publication.message(publication.address(target), copy.budget, copy.data, delivery)
+        if copy.probe or awaited or mailbox.wants(copy.size):
+            message = publication.message(copy.address, copy.budget, copy, delivery)
             message.probe = copy.probe
             message.stored_at = now
             if awaited:
@@ -288,13 +281,9 @@ class _Store(Transaction):
         else:
             deliver.breakers.record_success(mailbox.hash)
 
-    def _failed(self, copy: TargetCopy, error: OSError) -> None:
+    def _refused(self, copy: TargetCopy, error: OSError) -> None:
         mailbox: Mailbox = copy.target.mailbox
         mailbox.reserved -= 1
         mailbox.degraded = str(error)
-        if not is_full(error):
-            self._deliver.breakers.record_failure(mailbox.hash)
-        elif copy.probe:  # a full disk is not the target's fault
+        if copy.probe:  # a disk that refuses is not the target's fault
             self._deliver.breakers.release(mailbox.hash)
-        self._publication.reject(mailbox.hash, Reason.STORE_FAILED)
-        self._publication.note_unstored(copy.target, copy.budget, copy.data, copy.delivery, error)

@@ -15,7 +15,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from relay_core.clock import Clock
@@ -27,7 +27,7 @@ from relay_core.messages.envelope import Budget
 from relay_core.messages.payload import Performative, StandardPayload, encode_payload
 from relay_core.messages.subjects import BUS_SENDER, adapter_of, adapter_subject
 from relay_core.pipeline.publication import Publication
-from relay_core.pipeline.publisher import Stage, begin_pipeline, finish
+from relay_core.pipeline.publisher import Pipeline
 from relay_core.pipeline.routing import AdapterRouting
 from relay_core.rules.bindings import Bindings
 from relay_core.storage.config_file import LiveConfig
@@ -43,7 +43,7 @@ class FailureNotices:
 
     def __init__(
         self,
-        stages: Sequence[Stage],
+        pipeline: Pipeline,
         dead_letter_writer: DeadLetterWriter,
         mailboxes: Mailboxes,
         subscriptions: Subscriptions,
@@ -54,7 +54,7 @@ class FailureNotices:
         new_id: Callable[[int], str],
         tasks: Tasks,
     ) -> None:
-        self._stages = stages
+        self._pipeline = pipeline
         self._mailboxes = mailboxes
         self._subscriptions = subscriptions
         self._adapters = adapters
@@ -143,7 +143,7 @@ class FailureNotices:
 
     async def _publish(self, notice: Publication) -> None:
         try:
-            await finish(begin_pipeline(self._stages, notice))
+            await self._pipeline.run(notice)
         except RelayError as error:
             logger.warning("%s gets no notice that %s failed: %s", notice.subject, notice.parent_id, error.message)
 

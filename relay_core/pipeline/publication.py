@@ -8,7 +8,7 @@ the differences.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 
@@ -20,15 +20,8 @@ from relay_core.messages.envelope import Budget, BudgetOverrides, Envelope
 from relay_core.messages.results import AdapterResult, PublishResult, Reason, Rejection
 from relay_core.pipeline.routing import Target
 from relay_core.rules.bindings import Binding
+from relay_core.storage.maildir import HasData
 from relay_core.storage.stored_message import StoredMessage
-
-
-class Unstored(NamedTuple):
-    """A copy that could not be stored."""
-
-    target: Target
-    message: StoredMessage
-    error: OSError
 
 
 class Publication:
@@ -60,7 +53,6 @@ class Publication:
     adapter_results: list[AdapterResult] | None = None
     failures: list[str] | None = None
     """The reasons why targets did not take it."""
-    unstored: list[Unstored] | None = None
     result: PublishResult | None = None
     """Set as soon as the outcome is settled."""
 
@@ -141,12 +133,6 @@ class Publication:
             self.failures = []
         self.failures.append(reason)
 
-    def note_unstored(self, target: Target, budget: Budget, data: bytes, delivery: Delivery, error: OSError) -> None:
-        """Add a copy that could not be stored."""
-        if self.unstored is None:
-            self.unstored = []
-        self.unstored.append(Unstored(target, self.message(self.address(target), budget, data, delivery), error))
-
     def settle(self) -> PublishResult:
         """Set the result, which ends the run."""
         self.result = self.outcome()
@@ -165,23 +151,11 @@ class Publication:
             },
         )
 
-    def address(self, target: Target) -> str:
-        """Return the subject of a target's copy."""
-        return self.subject if target.address is None else target.address
-
-    def encode(self, subject: str, budget: Budget) -> bytes:
-        """Return a target's copy as it is stored."""
+    def shared(self) -> dict[str, Any]:
+        """Return what the copies of all targets have in common, as it is stored."""
         stored: dict[str, Any] = {
             "id": self.id,
-            "subject": subject,
             "from": self.sender,
-            "budget": {
-                "hopCount": budget.hop_count,
-                "maxHops": budget.max_hops,
-                "ancestorChain": budget.ancestor_chain,
-                "ttl": budget.ttl,
-                "callBudgetRemaining": budget.call_budget_remaining,
-            },
             "createdAt": iso(self.created_ms),
             "payload": orjson.Fragment(self.data),
         }
@@ -197,9 +171,13 @@ class Publication:
             stored["traceId"] = self.trace_id
         if self.origin is not None:
             stored["origin"] = self.origin
-        return orjson.dumps(stored)
+        return stored
 
-    def message(self, subject: str, budget: Budget, data: bytes, delivery: Delivery) -> StoredMessage:
+    def encode(self, subject: str, budget: Budget) -> bytes:
+        """Return a target's copy as it is stored."""
+        return orjson.dumps(self.shared() | own_part(subject, budget))
+
+    def message(self, subject: str, budget: Budget, source: HasData, delivery: Delivery) -> StoredMessage:
         """Return a target's copy as a message in memory, with a separate payload object."""
         envelope = trusted(
             Envelope,
@@ -219,7 +197,7 @@ class Publication:
                 "origin": self.origin,
             },
         )
-        return StoredMessage(envelope, data, delivery)
+        return StoredMessage(envelope, source, delivery)
 
     def delivery(self, target: str, kind: str, target_subject: str, status: str, after: Budget) -> Delivery:
         """Return the delivery of this message to one target."""
@@ -251,3 +229,17 @@ class Publication:
             self.replays,  # positional like the others: keywords take a tenth longer, on every publish
             self.replay_of,
         )
+
+
+def own_part(subject: str, budget: Budget) -> dict[str, Any]:
+    """Return what is stored of one target's copy alone."""
+    return {
+        "subject": subject,
+        "budget": {
+            "hopCount": budget.hop_count,
+            "maxHops": budget.max_hops,
+            "ancestorChain": budget.ancestor_chain,
+            "ttl": budget.ttl,
+            "callBudgetRemaining": budget.call_budget_remaining,
+        },
+    }

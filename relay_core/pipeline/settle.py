@@ -7,11 +7,12 @@ from collections.abc import Awaitable
 from relay_core.dispatch.dead_lettering import DeadLetterWriter
 from relay_core.messages.dead_letter import Code
 from relay_core.messages.delivery import Status, TargetKind
-from relay_core.pipeline.publication import Publication, Unstored
+from relay_core.pipeline.publication import Publication
 from relay_core.pipeline.publish_records import note_publish
 from relay_core.pipeline.routing import OpenMailbox
 from relay_core.records.recorder import Recorder
-from relay_core.storage.atomic_file import is_full, storage_error
+from relay_core.storage.atomic_file import storage_error
+from relay_core.storage.stored_message import FileContent
 
 ACCEPTED = "accepted"
 """The status of a publish that some target took."""
@@ -20,18 +21,13 @@ ACCEPTED = "accepted"
 class Settle:
     """Decide the result of a publish."""
 
-    def __init__(
-        self, subject_dead_letters: SubjectDeadLetters, dead_letter_writer: DeadLetterWriter, recorder: Recorder
-    ) -> None:
+    def __init__(self, subject_dead_letters: SubjectDeadLetters, recorder: Recorder) -> None:
         self._subject_dead_letters = subject_dead_letters
-        self._dead_letter_writer = dead_letter_writer
         self._recorder = recorder
 
     def __call__(self, publication: Publication) -> Awaitable[None] | None:
         if not publication.targets:
             return self._unmatched(publication)
-        if publication.unstored:
-            return self._unstored(publication, publication.unstored)
         self._finish(publication)
         return None
 
@@ -51,36 +47,6 @@ class Settle:
         )
         note_publish(publication, self._recorder, Status.NO_SUBSCRIBER, publication.settle())
 
-    async def _unstored(self, publication: Publication, unstored: list[Unstored]) -> None:
-        """Keep the copies that could not be stored: as partial if others were, else as dead letters.
-
-        Raises:
-            StorageError: if nothing was stored, and either the disk is full or nothing could be kept.
-        """
-        first = unstored[0]
-        problem = storage_error("store in", first.target.mailbox.maildir.path, first.error)
-        if not publication.delivered and not publication.failures and all(is_full(copy.error) for copy in unstored):
-            raise problem from first.error
-        kept = 0
-        for target, message, error in unstored:
-            reason = f"could not be stored: {error}"
-            partial = publication.delivered > 0
-            lost = await self._dead_letter_writer.dead_letter(
-                target.mailbox,
-                message,
-                code=Code.STORE_FAILED,
-                reason=reason,
-                partial=partial,
-                # If others were stored, their journal line has the outcome already.
-                dedupe=None if partial else publication.dedupe,
-                result=None if partial else publication.outcome().to_wire(),
-            )
-            kept += lost is None
-            publication.note_failure(reason)
-        if not publication.delivered and not kept:
-            raise problem from first.error
-        self._finish(publication)
-
 
 class SubjectDeadLetters:
     """Write dead letters of messages that never had a target, into the mailbox of their subject."""
@@ -99,7 +65,7 @@ class SubjectDeadLetters:
         mailbox = await self._open_mailbox(subject, TargetKind.NONE)
         data = publication.encode(subject, publication.budget)
         delivery = publication.delivery(mailbox.hash, TargetKind.NONE, subject, status, publication.budget)
-        message = publication.message(subject, publication.budget, data, delivery)
+        message = publication.message(subject, publication.budget, FileContent(data), delivery)
         mailbox.reserved += 1  # so that the mailbox is not removed as empty meanwhile
         try:
             error = await self._dead_letter_writer.dead_letter(

@@ -10,7 +10,7 @@ from relay_core.messages.dead_letter import DeadLetterGroup
 from relay_core.messages.operator_views import ConfiguredAdapter, JobState
 from relay_core.protocol.base import PROTOCOL_VERSION, Params, Result
 from relay_core.protocol.live_state import StateUpdate
-from relay_core.protocol.state import MailboxState, TargetBreaker
+from relay_core.protocol.state import JournalState, MailboxState, TargetBreaker
 from relay_core.records.metrics import MetricsSnapshot
 
 
@@ -78,6 +78,7 @@ class ServerStatus(Result):
     """Open on the socket."""
     waiting: int
     """Messages in all mailboxes."""
+    journal: JournalState
     pressure: list[MailboxState]
     """Mailboxes at or above the pressure warning, fullest first."""
     breakers: list[TargetBreaker]

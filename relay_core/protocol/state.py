@@ -1,9 +1,10 @@
-"""The state of mailboxes and breakers, as listings show it; `live_state` has the rows of the state stream."""
+"""The state of mailboxes, breakers and the journal in listings; `live_state` has the rows of the state stream."""
 
 from __future__ import annotations
 
 from relay_core.messages.base import WireModel
 from relay_core.rules.breaker import BreakerState
+from relay_core.text.units import ago, format_duration, plural, size
 
 
 class MailboxLoad(WireModel):
@@ -35,6 +36,29 @@ class MailboxState(MailboxLoad):
     """Its directory's name in `mailboxes/`."""
     oldest_ms: int | None = None
     """Age of the oldest waiting message."""
+
+
+class JournalState(WireModel):
+    """The journal, where messages land before they are files."""
+
+    bytes: int
+    """Of the segments that a start would read, space reserved ahead included."""
+    kept_bytes: int
+    """Of the closed segments in `journal/kept/`."""
+    pending: int
+    """Messages that are not files yet: they exist only in the journal."""
+    oldest_pending_ms: int | None = None
+    """For how long the oldest of them has been waiting for its file."""
+    checkpointed_at: int | None = None
+    """Epoch milliseconds of the last checkpoint, which closes the segments whose messages have ended or are files."""
+
+    def describe(self, now_ms: int) -> str:
+        """Return the state in a line."""
+        age = f", the oldest for {format_duration(self.oldest_pending_ms / 1000)}" if self.oldest_pending_ms else ""
+        return (
+            f"{size(self.bytes)}, {size(self.kept_bytes)} closed; {plural(self.pending, 'message')} not yet "
+            f"{'a file' if self.pending == 1 else 'files'}{age}; last checkpoint {ago(self.checkpointed_at, now_ms)}"
+        )
 
 
 class TargetBreaker(BreakerState):

@@ -22,7 +22,7 @@ from typing import Any
 import orjson
 
 from relay_core.clock import parse_iso
-from relay_core.journal.segment import read_segment
+from relay_core.journal.segment import read_ops, read_segment
 from relay_core.messages.dead_letter import Code
 from relay_core.messages.delivery import Delivery, Status, TargetKind, stored_delivery
 from relay_core.messages.envelope import Envelope
@@ -68,7 +68,7 @@ class JournalHistory:
 
     def note(self, record: dict[str, Any]) -> None:
         """Note one record of the journal."""
-        if "ops" not in record or (self._only is not None and record["id"] != self._only):
+        if self._only is not None and record["id"] != self._only:
             return
         dedupe, result = record.get("dedupe"), record.get("result")
         if dedupe is not None:
@@ -77,9 +77,9 @@ class JournalHistory:
                 self.publishes.pop(record["id"], None)
             else:
                 self.outcomes[dedupe] = result
-        for op, mailbox, _, *data in record["ops"]:
-            if data:
-                self._note_message(op, mailbox, data[0], dedupe, result)
+        for op, mailbox, _, data in read_ops(record):
+            if data is not None:
+                self._note_message(op, mailbox, data, dedupe, result)
 
     def _note_message(
         self, op: str, mailbox: str, data: dict[str, Any], dedupe: str | None, result: dict[str, Any] | None
@@ -93,7 +93,7 @@ class JournalHistory:
         if delivery.sent_ms < self._since_ms:
             return
         self.deliveries[envelope.id, mailbox] = delivery
-        is_publish = op == "new" or letter.get("stage") == "gate" or letter.get("code") == Code.STORE_FAILED
+        is_publish = op == "new" or letter.get("stage") == "gate"
         if is_publish and is_counted(envelope) and envelope.id not in self.publishes:
             self.publishes[envelope.id] = PublishRow(
                 envelope.id,
@@ -147,7 +147,7 @@ def _delivery(envelope: Envelope, target: str, *, at_gate: bool) -> Delivery:
 def waiting_since(mailboxes: Iterable[Mailbox], since_ms: int) -> dict[str, tuple[str, int]]:
     """Return id → (sender, time) of the messages on disk that were published since a time. Blocks.
 
-    With durability ``os`` the journal has only publishes with a dedupe id; for the others these are the only trace.
+    The closed segments of some may have been removed: then these are their only trace.
     """
     messages: dict[str, tuple[str, int]] = {}
     for mailbox in mailboxes:

@@ -4,9 +4,9 @@
 longer on disk. `reconcile` repairs one in place: rows for files that have none, and an end for rows whose file is gone.
 Both run on the index's thread.
 
-The bus keeps running meanwhile. It moves a file first and notes the row afterwards, and rows noted while this runs are
-written after it: a row made here is at worst behind, never ahead, and the noted row then updates it. A file is checked
-again before its row is ended.
+The bus keeps running meanwhile. It stores a message first and notes the row afterwards, and rows noted while this runs
+are written after it: a row made here is at worst behind, never ahead, and the noted row then updates it. Messages that
+have no file yet get one first (`flush`), and a message is looked for again before its row is ended.
 """
 
 from __future__ import annotations
@@ -46,10 +46,20 @@ class _Box(NamedTuple):
 class Reindexer:
     """Read the mailboxes below one directory into an index."""
 
-    def __init__(self, mailboxes: Path, *, limit: int, history: Callable[[], JournalHistory] = JournalHistory) -> None:
+    def __init__(
+        self,
+        mailboxes: Path,
+        *,
+        maildir: Callable[[str], Maildir] | None = None,
+        limit: int,
+        history: Callable[[], JournalHistory] = JournalHistory,
+        flush: Callable[[], None] = lambda: None,
+    ) -> None:
         self._mailboxes = mailboxes
+        self._maildir = maildir or (lambda hash: Maildir(mailboxes / hash))
         self._limit = limit
         self._history = history
+        self._flush = flush
 
     def rebuild(self, db: sqlite3.Connection, old: sqlite3.Connection | None) -> None:
         """Fill an empty index from the Maildir and from the history in `old` and the journal."""
@@ -67,6 +77,8 @@ class Reindexer:
 
         Without `trust`, rows (of an index that may be damaged) are written again from their files.
         """
+        with suppress(OSError):
+            self._flush()
         added = ended = 0
         for box in self._boxes():
             with transaction(db):
@@ -84,7 +96,7 @@ class Reindexer:
 
     def _end_all(self, db: sqlite3.Connection, target: str) -> int:
         """End the rows of a mailbox that was removed."""
-        maildir = Maildir(self._mailboxes / target)
+        maildir = self._maildir(target)
         with transaction(db):
             rows = db.execute(_WAITING, (target,)).fetchall()
             return sum(_end(db, target, maildir, ON_DISK[status], [message_id]) for message_id, status in rows)
@@ -98,7 +110,7 @@ class Reindexer:
             path = self._mailboxes / name
             about = read_endpoint_file(path)
             if about is not None:
-                yield _Box(name, Maildir(path), about)
+                yield _Box(name, self._maildir(name), about)
 
     def _insert(self, db: sqlite3.Connection, box: _Box, state: str, message_ids: list[str]) -> int:
         inserted = 0

@@ -26,7 +26,7 @@ from relay_core.messages.envelope import decode_envelope
 from relay_core.messages.ids import is_ulid
 from relay_core.storage.endpoint_file import Endpoint, EndpointFile
 from relay_core.storage.maildir import CUR, FAILED, NEW, Maildir
-from relay_core.storage.stored_message import BadFile, StoredMessage
+from relay_core.storage.stored_message import BadFile, FileContent, StoredMessage
 
 _MEMORY_BYTES = 16 * 1024 * 1024
 _OVERHEAD_BYTES = 3 * 1024
@@ -194,7 +194,7 @@ class Mailbox:
         self._waiting.append(message_id)
         if message is not None:
             self.fresh[message_id] = message
-            self.memory.left -= len(message.data) + _OVERHEAD_BYTES
+            self.memory.left -= message.delivery.size + _OVERHEAD_BYTES
         if self._arrivals:
             self._notify_arrival()
 
@@ -231,7 +231,7 @@ class Mailbox:
         message.delivery.status = Status.NEW
         # Regardless of the memory budget: only this object refers to the fan-out that waits for its outcome.
         self.fresh[message.id] = message
-        self.memory.left -= len(message.data) + _OVERHEAD_BYTES
+        self.memory.left -= message.delivery.size + _OVERHEAD_BYTES
         self._notify_arrival()
         return True
 
@@ -294,7 +294,7 @@ class Mailbox:
         """Remove a message from memory and return it, if it is there."""
         message = self.fresh.pop(message_id, None)
         if message is not None:
-            self.memory.left += len(message.data) + _OVERHEAD_BYTES
+            self.memory.left += message.delivery.size + _OVERHEAD_BYTES
         return message
 
     def read(self, state: str, message_id: str) -> StoredMessage | BadFile:
@@ -319,7 +319,7 @@ class Mailbox:
             status=status,
             size=len(orjson.dumps(envelope.payload)),
         )
-        return StoredMessage(envelope, data, delivery)
+        return StoredMessage(envelope, FileContent(data), delivery)
 
 
 def _newest(ids: set[str]) -> str:

@@ -86,7 +86,8 @@ class Mailboxes:
 
     def maildir(self, hash: str) -> Maildir:
         """Return the Maildir of a mailbox, whether or not it is loaded."""
-        return Maildir(self.directory / hash)
+        mailbox = self._by_hash.get(hash)
+        return mailbox.maildir if mailbox is not None else Maildir(self.directory / hash)
 
     def load(self) -> list[tuple[Mailbox, list[BadFile]]]:
         """Load every mailbox; return the files that are not messages. Blocks."""

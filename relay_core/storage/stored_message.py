@@ -7,6 +7,7 @@ from typing import Protocol
 
 from relay_core.messages.delivery import Delivery
 from relay_core.messages.envelope import Envelope
+from relay_core.storage.maildir import HasData
 
 
 class FanoutListener(Protocol):
@@ -30,7 +31,8 @@ class StoredMessage:
     """A message that is stored in a mailbox, with its delivery."""
 
     envelope: Envelope
-    data: bytes
+    source: HasData
+    """What it is encoded from; most messages in memory are handled and never encoded."""
     delivery: Delivery
     probe: bool = False
     """Whether it holds a half-open breaker's permit."""
@@ -45,6 +47,18 @@ class StoredMessage:
     def id(self) -> str:
         """Return the message's id."""
         return self.envelope.id
+
+    @property
+    def data(self) -> bytes:
+        """Return the content of its file."""
+        return self.source.data
+
+
+@dataclass(frozen=True, slots=True)
+class FileContent:
+    """The bytes of a message's file."""
+
+    data: bytes
 
 
 @dataclass(frozen=True, slots=True)

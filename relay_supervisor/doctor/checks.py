@@ -15,6 +15,7 @@ from pathlib import Path
 
 from relay_core.clock import Clock, SystemClock
 from relay_core.messages.base import WireModel
+from relay_core.protocol.state import JournalState
 from relay_core.storage.data_dir import DataDir
 from relay_supervisor.doctor import data, machine
 from relay_supervisor.doctor.survey import Finding, Level, Place, Survey, lock_holder, walk
@@ -37,6 +38,7 @@ CHECKS: dict[str, Callable[[Place], Finding]] = {
     "adapters.json": data.check_adapters,
     "java and spark": machine.check_java_and_spark,
     "clock": machine.check_clock,
+    "journal": data.check_journal,
     "index": data.check_index,
     "leftovers": data.check_leftovers,
     "python": machine.check_python,
@@ -54,11 +56,14 @@ class Check(WireModel):
     repair: str | None = None
 
 
-def examine(data_dir: Path, socket: Path, *, clock: Clock | None = None) -> list[Check]:
-    """Run every check; blocks for about a second."""
+def examine(
+    data_dir: Path, socket: Path, *, clock: Clock | None = None, journal: JournalState | None = None
+) -> list[Check]:
+    """Run every check; blocks for about a second. `journal` is what a running supervisor reports."""
     directory, now_ms = DataDir(data_dir), (clock or SystemClock()).now_ms()
     survey = Survey()
-    place = Place(directory, Path(socket).expanduser().absolute(), now_ms, survey, lock_holder(directory.lock_file))
+    holder = lock_holder(directory.lock_file)
+    place = Place(directory, Path(socket).expanduser().absolute(), now_ms, survey, holder, journal)
     walk(directory.path, survey, now_ms)
     return [_run(name, check, place) for name, check in CHECKS.items()]
 

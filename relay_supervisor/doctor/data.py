@@ -16,9 +16,12 @@ from relay_core.clock import SystemClock
 from relay_core.config import RelayConfig, load_config
 from relay_core.errors import ConfigError, StorageError
 from relay_core.storage.trusted_file import read_trusted
-from relay_core.text.units import plural
+from relay_core.text.units import ago, plural, size
 from relay_supervisor.doctor.survey import Finding, Place, is_alive, listens, shell
 from relay_supervisor.server.socket_server import PATH_MAX
+
+LONG_PENDING_MS = 10_000
+"""Age of a message without a file at which something is wrong: it takes 100 ms."""
 
 if TYPE_CHECKING:
     from relay_supervisor.adapters.file import Entry
@@ -205,6 +208,24 @@ def _find_problem(entry: Entry, directory: Path) -> str | None:
         if "the environment has no" in error.message:
             return None  # the supervisor may have another environment
         return error.message
+
+
+def check_journal(place: Place) -> Finding:
+    """Report the journal's size, and messages that are not files yet."""
+    from relay_core.journal.usage import read_usage
+
+    if place.journal is not None:
+        found = place.journal.describe(place.now_ms)
+        if (place.journal.oldest_pending_ms or 0) >= LONG_PENDING_MS:
+            return "warn", found, "Their files cannot be written: 'relay endpoints list' and the log say why."
+        return "ok", found, None
+    usage = read_usage(place.data.journal)
+    found = (
+        f"{size(usage.bytes)}, {size(usage.kept_bytes)} closed; last checkpoint {ago(usage.closed_ms, place.now_ms)}"
+    )
+    if usage.bytes and place.holder is None:
+        found += "; the next start makes the files of its messages"
+    return "ok", found, None
 
 
 def check_index(place: Place) -> Finding:

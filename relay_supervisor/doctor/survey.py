@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from relay_core.messages.ids import is_ulid, ulid_ms
+from relay_core.protocol.state import JournalState
 from relay_core.storage.data_dir import DataDir
 from relay_supervisor.server.socket_server import PATH_MAX
 
@@ -51,6 +52,8 @@ class Place:
     survey: Survey
     holder: int | None
     """The process that holds the lock now."""
+    journal: JournalState | None = None
+    """What the running supervisor reports; None if none answers."""
 
 
 def lock_holder(lock_file: Path) -> int | None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from relay_core.core import RelayCore
 from relay_core.messages.operator_views import STATE_NAMES, AdapterState
-from relay_core.protocol.state import MailboxState, TargetBreaker
+from relay_core.protocol.state import JournalState, MailboxState, TargetBreaker
 from relay_core.records.metrics import MetricsSnapshot, Percentiles
 from relay_core.rules.breaker import CircuitState
 from relay_core.rules.rate_limit import SenderUsage
@@ -52,11 +52,14 @@ class BusSnapshot(NamedTuple):
     breakers: list[TargetBreaker]
     adapters: list[AdapterState]
     senders: list[SenderUsage]
+    journal: JournalState
 
 
 def read_bus(relay: RelayCore) -> BusSnapshot:
     """Read everything a scrape needs, on the event loop."""
-    return BusSnapshot(relay.metrics(), relay.mailboxes(), relay.breakers(), relay.adapters(), relay.senders())
+    return BusSnapshot(
+        relay.metrics(), relay.mailboxes(), relay.breakers(), relay.adapters(), relay.senders(), relay.journal()
+    )
 
 
 def render(snapshot: BusSnapshot) -> tuple[str, bytes]:
@@ -72,6 +75,7 @@ def render(snapshot: BusSnapshot) -> tuple[str, bytes]:
                 *_breakers(snapshot.breakers),
                 *_adapters(snapshot.adapters),
                 *_senders(snapshot.senders),
+                *_journal(snapshot.journal),
             ]
 
     registry = CollectorRegistry(auto_describe=False)
@@ -202,5 +206,22 @@ def _senders(senders: list[SenderUsage]) -> list[Metric]:
             "relay_sender_usage_max_ratio",
             "Share of its limit that the busiest sender has used.",
             max(used, default=0),
+        ),
+    ]
+
+
+def _journal(journal: JournalState) -> list[Metric]:
+    return [
+        _gauge("relay_journal_bytes", "Size of the journal without its closed segments.", journal.bytes),
+        _gauge("relay_journal_pending_messages", "Messages that are not files yet.", journal.pending),
+        _gauge(
+            "relay_journal_oldest_pending_seconds",
+            "Age of the oldest of them; 0 without any.",
+            (journal.oldest_pending_ms or 0) / 1e3,
+        ),
+        _gauge(
+            "relay_journal_checkpoint_timestamp_seconds",
+            "When the journal was last checkpointed; 0 if never.",
+            (journal.checkpointed_at or 0) / 1e3,
         ),
     ]

@@ -21,7 +21,7 @@ import socket
 import stat
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -49,6 +49,10 @@ class Answerer(Protocol):
     """Answers requests by their method."""
 
     greeting: dict[str, Any]
+
+    def batch(self) -> AbstractContextManager[None]:
+        """Store the publishes that begin in a `with` statement together."""
+        ...
 
     def answer(self, connection: Connection, request: Request) -> Any:
         """Return the result of a request, or an awaitable of it."""
@@ -138,6 +142,10 @@ class SocketServer:
             return f"this socket is for uid {os.geteuid()} only"
         return self._answerer.identity()
 
+    def batch(self) -> AbstractContextManager[None]:
+        """Store the publishes that begin in a `with` statement together."""
+        return self._answerer.batch()
+
     def answer(self, connection: Connection, request: Request) -> Any:
         """Pass a request on."""
         if self._draining and not has_trait(request.method, STOPPING):
@@ -155,6 +163,10 @@ class SocketServer:
         """Wait until neither requests nor messages are in flight."""
         while pending := [*self._requests(), *self._answerer.in_flight()]:
             await asyncio.wait(pending)
+        for connection in list(self.connections):
+            for publish in list(connection.publishes):
+                with suppress(Exception):  # its connection gets the error
+                    await publish
 
     def _requests(self) -> list[asyncio.Task[Any]]:
         """Return the requests that end without an outside event."""

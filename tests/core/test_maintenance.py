@@ -122,6 +122,7 @@ async def test_a_message_that_is_being_handled_is_left_alone(relay: RelayCore, c
 async def test_what_cannot_be_taken_does_not_hide_the_rest(relay: RelayCore, clock: FakeClock, data_dir: Path) -> None:
     for number in range(600):
         await relay.publish(A, number, sender=SENDER, budget={"ttl": clock.now_ms() + 1000 + number})
+    await relay.idle()
     for name in sorted(os.listdir(box(data_dir, A) / "new"))[:550]:
         os.unlink(box(data_dir, A) / "new" / name)  # other hands; the index still says that they wait
     clock.advance(60)
@@ -177,6 +178,7 @@ async def test_a_replay_whose_message_expires_comes_to_an_end(relay: RelayCore, 
 
 async def test_a_bad_file_met_on_the_way_is_set_aside(relay: RelayCore, clock: FakeClock, data_dir: Path) -> None:
     result = await relay.publish(A, 1, sender=SENDER)
+    await relay.idle()
     (box(data_dir, A) / "new" / f"{result.message_id}.json").write_bytes(b"garbage")
     clock.advance(3601)
     assert await relay.maintenance.expire() == 0
@@ -330,6 +332,7 @@ async def test_the_checkpoint_repairs_the_index_and_empties_its_log(relay: Relay
     lost = await relay.publish(A, 1, sender=SENDER)
     taken = await relay.publish(A, 2, sender=SENDER)
     await relay.bus.index.run(lambda db: db.execute("DELETE FROM deliveries WHERE message_id = ?", (lost.message_id,)))
+    await relay.idle()
     os.unlink(box(data_dir, A) / "new" / f"{taken.message_id}.json")
     relay.bus.index.dirty = True
     assert await relay.maintenance.checkpoint_index() == {"added": 1, "ended": 1}
@@ -343,6 +346,7 @@ async def test_the_checkpoint_repairs_the_index_and_empties_its_log(relay: Relay
 async def test_the_checkpoint_finds_files_that_nobody_told_us_of(relay: RelayCore, data_dir: Path) -> None:
     result = await relay.publish(B, 1, sender=SENDER)
     name = f"{result.message_id}.json"
+    await relay.idle()
     os.link(box(data_dir, B) / "new" / name, box(data_dir, A) / "new" / name)  # gives no event of a rename
     assert await relay.inbox(A) == []
     await relay.maintenance.checkpoint_index()

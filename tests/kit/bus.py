@@ -5,12 +5,15 @@ The fixture `relay` (`fixtures`) opens one for each test; `a_bus` opens one that
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+import asyncio
+import errno
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import orjson
+import pytest
 
 from relay_core import (
     BackpressureConfig,
@@ -112,8 +115,33 @@ def snapshot(data_dir: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in sorted((data_dir / "mailboxes").rglob("*")) if path.is_file()}
 
 
+async def write_files(relay: RelayCore) -> None:
+    """Let every message that has not ended become a file; unlike `RelayCore.idle`, also while a handler runs.
+
+    Raises:
+        OSError: if a file cannot be written.
+    """
+    await asyncio.to_thread(relay.bus.commits.files.flush)
+
+
+@contextmanager
+def refusing_journal(relay: RelayCore, code: int = errno.EIO, *, claims: bool = True) -> Iterator[None]:
+    """Let every write to the journal fail; without `claims`, claims and ends succeed."""
+    append = relay.bus.commits.journal.append
+
+    def refuse(lines: Sequence[bytes], *, hold: int | None = None) -> None:
+        if not claims and hold is None:
+            return append(lines)
+        raise OSError(code, "the test refuses")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(relay.bus.commits.journal, "append", refuse)
+        yield
+
+
 def assert_counts_match_files(relay: RelayCore, data_dir: Path) -> None:
-    """Check that the counts a bus reports are those of its directories."""
+    """Check that the counts a bus reports are those of its directories, once every message is a file."""
+    relay.bus.commits.files.flush()
     for state in relay.mailboxes():
         mailbox = data_dir / "mailboxes" / state.hash
         counts = [len(list((mailbox / name).glob("*.json"))) for name in ("new", "cur", "failed")]

@@ -69,20 +69,20 @@ def plain(line: str) -> str:
     line = re.sub(r"\b[0-9A-HJKMNP-TV-Z]{26}\b", "ID", line)
     line = re.sub(r"(?<![\w.])/[\w./-]+", "PATH", line)
     line = re.sub(r"\b\d+(\.\d+)? ?(ms|s|m|h)\b( \d+s)?", "TIME", line)
-    return " ".join(re.sub(r"\b\d+ MB\b", "SIZE", line).split())
+    return " ".join(re.sub(r"\b\d+(\.\d+)? ([KMG]i)?M?B\b", "SIZE", line).split())
 
 
 class Shell:
     """A home directory and a shell for an operator."""
 
-    def __init__(self, home: Path, daemon: Daemon) -> None:
+    def __init__(self, home: Path, data_dir: Path, socket: Path) -> None:
         self.home = home
         commands = Path(sys.executable).parent  # where pip has put `relay`
         self.environment = {
             "PATH": f"{commands}:{os.environ['PATH']}",
             "HOME": str(home),
-            "RELAY_SOCKET": str(daemon.socket),
-            "RELAY_DATA_DIR": str(daemon.data_dir),
+            "RELAY_SOCKET": str(socket),
+            "RELAY_DATA_DIR": str(data_dir),
         }
 
     async def run(self, script: str) -> str:
@@ -113,7 +113,7 @@ class Shell:
 @pytest.fixture
 def shell(daemon: Daemon) -> Iterator[Shell]:
     home = Path(tempfile.mkdtemp(prefix="relay-"))  # short: sockets lie in it
-    yield Shell(home, daemon)
+    yield Shell(home, daemon.data_dir, daemon.socket)
     shutil.rmtree(home, ignore_errors=True)
 
 
@@ -274,6 +274,50 @@ async def test_a_copy_of_a_running_bus_has_all_that_was_acknowledged_and_not_han
         failed = {letter.message_id for letter in await restored.dead_letters()}
     assert before[NIGHTLY] <= {envelope.id for envelope in waiting[NIGHTLY]}
     assert before[BACKEND] <= {envelope.id for envelope in waiting[BACKEND]} | failed | gone
+
+
+TAR = """#!/bin/sh
+PATH=${PATH#*:} tar "$@"
+code=$?
+touch "$HOME/copied"
+while [ -e "$HOME/copied" ]; do sleep 0.01; done
+exit $code
+"""
+"""A `tar` that waits after each step of the copy until the test goes on."""
+
+
+@pytest.mark.parametrize("step", range(6))
+async def test_a_copy_of_a_running_bus_has_a_message_that_becomes_a_file_and_leaves_the_journal_meanwhile(
+    step: int, tmp_path: Path, data_dir: Path
+) -> None:
+    script = blocks_of_recipe("Backup and restore", "--exclude=./mailboxes")
+    assert script.count("\nadd ") == 6
+    shell = Shell(tmp_path, data_dir, tmp_path / "none")
+    copied = tmp_path / "copied"
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "tar").write_text(TAR)
+    (tmp_path / "bin" / "tar").chmod(0o700)
+    path = shell.environment["PATH"]
+    shell.environment["PATH"] = f"{tmp_path / 'bin'}:{path}"
+    async with RelayCore(data_dir) as relay, asyncio.TaskGroup() as group:
+        await relay.register_endpoint(BACKEND)
+        writing = relay.bus.commits.files._writing
+        writing.acquire()  # so that no file is made
+        sent = await relay.publish(BACKEND, {}, sender=CI)
+        group.create_task(shell.run('data="$RELAY_DATA_DIR"; umask 077\n' + script))
+        for number in range(6):
+            await until(copied.exists)
+            if number == step:
+                writing.release()
+                await relay.idle()
+                relay.bus.journal.rotate()
+                await asyncio.to_thread(relay.bus.commits.checkpoints.run)
+                assert relay.journal().pending == 0
+            copied.unlink()
+    shell.environment["PATH"] = path
+    await shell.run("umask 077\n" + blocks_of_recipe("Backup and restore", 'mkdir -m 700 "$HOME/restored"'))
+    async with RelayCore(tmp_path / "restored") as restored:
+        assert [envelope.id for envelope in await restored.inbox(BACKEND)] == [sent.message_id]
 
 
 # What configuration.md and security.md say of a running supervisor

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from relay_core.messages.subjects import subject_hash
 from relay_supervisor.cli.arguments import FilterOptions
+from tests.kit.adapters import SampleAdapter, refuse
 from tests.kit.servers.proxy import a_wire
 from tests.kit.supervisor import a_client, a_supervisor
 from tests.kit.terminal import Terminal
@@ -251,11 +251,9 @@ async def test_a_purge_needs_the_count_typed_and_takes_what_was_frozen(tmp_path:
 
 async def test_a_purge_says_how_many_are_partial_copies(tmp_path: Path) -> None:
     async with a_supervisor(tmp_path) as supervisor, a_client(supervisor) as client:
-        for name in ("a", "b"):
-            await client.register_endpoint(f"relay.both.{name}")
-        box = supervisor.context.relay.data_dir.mailboxes / subject_hash("relay.both.a")
-        (box / "new").rmdir()  # so that one of two targets cannot store it
-        assert (await client.publish("relay.both.*", {}, sender="relay.desk.ada")).delivered_to == 1
+        await client.register_endpoint("relay.both")
+        await supervisor.context.relay.add_adapter(SampleAdapter(patterns=["relay.both"], platform=refuse))
+        assert (await client.publish("relay.both", {}, sender="relay.desk.ada")).delivered_to == 1
         async with a_dashboard(supervisor) as tui:
             await tui.press("6")
             await tui.until("1 match")

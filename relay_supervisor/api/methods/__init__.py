@@ -5,6 +5,7 @@ Importing a module of this package registers its handlers (`handlers`). Imports 
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 from relay_core import __version__
@@ -35,6 +36,10 @@ class Methods:
     def __init__(self, context: ApiContext) -> None:
         self.greeting = {"version": __version__, "protocol": PROTOCOL_VERSION}
         self._context = context
+
+    def batch(self) -> AbstractContextManager[None]:
+        """Store the publishes that begin in a `with` statement together."""
+        return self._context.relay.batch()
 
     def answer(self, connection: Connection, request: Request) -> Any:
         """Return the result of a request, or an awaitable of it.

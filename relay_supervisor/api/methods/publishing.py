@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from typing import Any
 
 from relay_core.errors import RelayError
 from relay_core.messages.results import PublishResult
 from relay_core.messages.subjects import is_pattern
+from relay_core.pipeline.pending_publish import PendingPublish
 from relay_core.pipeline.publisher import BegunPublish
 from relay_core.protocol.frames import error_to_wire
 from relay_core.protocol.publishing import BatchParams, PublishParams
@@ -19,7 +21,9 @@ _YIELD_EVERY = 32
 
 
 @handles("publish")
-def publish(context: ApiContext, connection: Connection, params: PublishParams) -> BegunPublish:
+def publish(
+    context: ApiContext, connection: Connection, params: PublishParams
+) -> BegunPublish | Coroutine[Any, Any, PublishResult]:
     """Publish a message; the result is immediate if storing it needs no await."""
     connection.identity.check_sender(params.sender, context.relay.owner_of_sender)
     context.replies.check_reply_to(connection, params)
@@ -59,17 +63,18 @@ async def publish_batch(context: ApiContext, connection: Connection, params: Bat
     for number, message in enumerate(params.messages, 1):
         try:
             started = publish(context, connection, message)
-            begun.append(await started if asyncio.iscoroutine(started) and is_pattern(message.subject) else started)
+            begun.append(await started if isinstance(started, Coroutine) else started)
         except RelayError as error:
             begun.append(error)
         if number % _YIELD_EVERY == 0:
             await asyncio.sleep(0)
-    waiting = [started for started in begun if asyncio.iscoroutine(started)]
-    ended = iter(await asyncio.gather(*waiting, return_exceptions=True))
-    return {"results": [_outcome(next(ended) if asyncio.iscoroutine(started) else started) for started in begun]}
+    return {"results": [await _outcome(started) for started in begun]}
 
 
-def _outcome(ended: Any) -> dict[str, Any]:
-    if isinstance(ended, PublishResult):
-        return {"result": ended}
-    return {"error": error_to_wire(ended)}
+async def _outcome(begun: BegunPublish | RelayError) -> dict[str, Any]:
+    try:
+        if isinstance(begun, PendingPublish):
+            begun = await begun
+    except Exception as error:
+        return {"error": error_to_wire(error)}
+    return {"result": begun} if isinstance(begun, PublishResult) else {"error": error_to_wire(begun)}

@@ -81,6 +81,7 @@ async def status(context: ApiContext, connection: Connection, params: Nothing) -
         subscriptions=len(relay.subscriptions()),
         connections=len(context.connections),
         waiting=sum(mailbox.depth for mailbox in mailboxes),
+        journal=relay.journal(),
         pressure=sorted(full, key=lambda mailbox: -mailbox.pressure),
         breakers=[breaker for breaker in relay.breakers() if breaker.state is not CircuitState.CLOSED],
         rates=relay.metrics(),

@@ -60,6 +60,7 @@ def status_lines(status: ServerStatus, now_ms: int) -> Iterator[str]:
         f"  mailboxes   {plural(status.endpoints, 'endpoint')}, {plural(status.waiting, 'message')} waiting; "
         f"{plural(status.subscriptions, 'subscription')}, {plural(status.connections, 'connection')}"
     )
+    yield f"  journal     {status.journal.describe(now_ms)}"
     yield from _tables(status, now_ms)
 
 

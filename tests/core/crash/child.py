@@ -39,6 +39,8 @@ from relay_core.errors import NotFound, StorageError
 from relay_core.journal.journal import Journal
 from relay_core.messages.dead_letter import DeadLetter, DeadLetterFilter
 from relay_core.messages.envelope import Envelope
+from relay_core.storage.maildir import Maildir
+from tests.kit.waiting import until
 
 GOOD = "work.good"
 """Handled, always well."""
@@ -50,30 +52,61 @@ EDIT = "work.edit"
 """Its handler fails, until an operator has edited the message."""
 TRASH = "work.trash"
 """Its handler fails; the dead letters are purged, never replayed."""
+HOLD = "work.hold"
+"""Its handler holds the first messages until they are files."""
+HOLDS = 8
 KEEP = "work.keep"
 """It has no consumer."""
 LATE = "late.subject"
 """No endpoint: a dead letter, replayed once there is a subscription."""
 ALL = "work.*"
 
-SUBJECTS = (GOOD, FLAKY, PULL, EDIT, TRASH, KEEP, LATE, ALL)
-ENDPOINTS = (GOOD, FLAKY, PULL, EDIT, TRASH, KEEP)
+SUBJECTS = (HOLD, GOOD, FLAKY, PULL, EDIT, TRASH, KEEP, LATE, ALL)
+ENDPOINTS = (HOLD, GOOD, FLAKY, PULL, EDIT, TRASH, KEEP)
 LANES = 4
 
 When = Literal["before", "during", "after"]
 
-STEPS: dict[str, tuple[str, str]] = {
-    "journal": ("_put", ""),
-    "sync": ("fdatasync", ""),
-    "write": ("write", ""),
-    "store": ("link", "/new/"),
-    "claim": ("rename", "/cur/"),
-    "complete": ("unlink", "/cur/"),
-    "dead_letter": ("rename", "/failed/"),
-    "take out": ("unlink", "/failed/"),
-    "forget": ("rename", "/journal/kept/"),
+
+@dataclass(frozen=True)
+class Step:
+    """A call that makes a step, in this process only."""
+
+    name: str
+    is_meant: Callable[[tuple[Any, ...]], bool]
+    owner: Any = os
+    torn: bool = False
+    """Whether a kill may come in the middle of it: its second argument is bytes."""
+
+
+def _to(*parts: str) -> Callable[[tuple[Any, ...]], bool]:
+    def is_meant(args: tuple[Any, ...]) -> bool:
+        paths = [str(arg) for arg in args if isinstance(arg, (str, os.PathLike))]
+        return bool(paths) and any(part in paths[-1] for part in parts)
+
+    return is_meant
+
+
+def _line(part: bytes) -> Step:
+    return Step("_put", lambda args: part in args[1], Journal, torn=True)
+
+
+STEPS: dict[str, Step] = {
+    "appended": _line(b'"ops":[["new"'),
+    "synced": Step("fdatasync", lambda args: True),
+    "acknowledged": Step("write", lambda args: args[0] == 1 and args[1].startswith(b"ack ")),
+    "begun": _line(b'"ops":[["begun"'),
+    "written": Step("write", lambda args: args[0] > 2 and args[1].startswith(b'{"'), torn=True),
+    "file made": Step("link", _to("/new/", "/cur/")),
+    "claimed": Step("rename", _to("/cur/")),
+    "finished": _line(b'"ops":[["gone"'),
+    "file removed": Step("unlink", lambda args: _to("/cur/")(args) and os.path.lexists(args[0])),
+    "dead letter journaled": _line(b'"ops":[["failed"'),
+    "dead letter made": Step("rename", _to("/failed/")),
+    "dead letter removed": Step("unlink", _to("/failed/")),
+    "checkpointed": Step("rename", _to("/journal/kept/")),
 }
-"""Name of a step → the call that makes it, and what its last path holds."""
+"""Name of a step → the call that makes it."""
 
 
 @dataclass
@@ -95,6 +128,8 @@ class Job:
     count_from: Literal["start", "ready"] = "start"
     """Whether the steps of the bus's start count, too."""
     subjects: tuple[str, ...] = SUBJECTS
+    power_fails: bool = False
+    """Whether the disk will be shut down meanwhile."""
     operate: bool = True
     """Whether dead letters are replayed, edited and purged meanwhile."""
 
@@ -164,6 +199,8 @@ class Work:
         self.random = random.Random(job.seed)
         self.is_ready = threading.Event()
         self.late = asyncio.Lock()
+        self.held: Maildir
+        self.holds = 0
         self.log = os.open(job.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     async def run(self) -> None:
@@ -172,11 +209,16 @@ class Work:
                 await core.register_endpoint(subject)
             for subject in (GOOD, FLAKY, EDIT, TRASH):
                 await core.subscribe(subject, self.handle)
+            mailbox = core.bus.mailboxes.find(HOLD)
+            assert mailbox is not None
+            self.held = mailbox.maildir
+            await core.subscribe(HOLD, self.hold)
             say("ready")
             self.is_ready.set()
             async with asyncio.TaskGroup() as group:
                 for lane in range(LANES):
                     group.create_task(self.publish(core, lane))
+            await core.idle()
         say("end")
 
     async def publish(self, core: RelayCore, lane: int) -> None:
@@ -204,6 +246,12 @@ class Work:
             await asyncio.sleep(0)  # a kill may come between what a handler does and the end of its message
         if not well:
             raise RuntimeError("as arranged")
+
+    async def hold(self, envelope: Envelope) -> None:
+        self.note(envelope)
+        self.holds += 1
+        if self.holds <= HOLDS:
+            await until(lambda: envelope.id not in self.held.pending)
 
     def note(self, envelope: Envelope) -> bool:
         number, replays = envelope.payload["n"], envelope.replays
@@ -262,24 +310,13 @@ def _only(letter: DeadLetter) -> DeadLetterFilter:
 def arm(job: Job, is_ready: threading.Event) -> None:
     """Make this process kill itself at the job's step."""
     assert job.step is not None
-    name, part = STEPS[job.step]
-    # With os the journal is memory: the step is the journal's own, whichever way it takes.
-    owner: Any = Journal if job.step == "journal" else os
-    original: Callable[..., Any] = getattr(owner, name)
+    step = STEPS[job.step]
+    original: Callable[..., Any] = getattr(step.owner, step.name)
     calls = 0
-
-    def is_meant(args: tuple[Any, ...]) -> bool:
-        if owner is Journal:
-            return len(args[1]) > 100
-        if name == "write":
-            # Neither what this process says, nor the handlers' log.
-            return args[0] > 2 and len(args[1]) > 100 and args[1][0] != 0 and args[1][:1] in b"{0123456789abcdef"
-        paths = [str(arg) for arg in args if isinstance(arg, (str, os.PathLike))]
-        return not part or (bool(paths) and part in paths[-1])
 
     def call(*args: Any, **named: Any) -> Any:
         nonlocal calls
-        if (job.count_from == "ready" and not is_ready.is_set()) or not is_meant(args):
+        if (job.count_from == "ready" and not is_ready.is_set()) or not step.is_meant(args):
             return original(*args, **named)
         calls += 1
         if calls == job.nth:
@@ -290,10 +327,10 @@ def arm(job: Job, is_ready: threading.Event) -> None:
             die()
         return original(*args, **named)
 
-    if name == "fdatasync":
+    if step.name == "fdatasync":
         _default(fdatasync=call)
     else:
-        setattr(owner, name, call)
+        setattr(step.owner, step.name, call)
 
 
 def _default(**values: Any) -> None:
@@ -304,10 +341,21 @@ def _default(**values: Any) -> None:
     defaults.update(values)
 
 
+def fdatasync_with_power(fd: int) -> None:
+    """Sync a file; fail if the power is off by then: ext4 may call a sync a success that the shutdown overtook.
+
+    A machine without power would not have returned from it. Opening a file fails on a disk that was shut down.
+    """
+    os.fdatasync(fd)
+    os.close(os.open(f"/proc/self/fd/{fd}", os.O_RDONLY))
+
+
 def live(job: Job) -> None:
     """Be the process of one job."""
     say(f"born {os.getpid()}")
     _default(segment_bytes=job.segment_bytes)
+    if job.power_fails:
+        _default(fdatasync=fdatasync_with_power)
     work = Work(job)
     if job.step is not None:
         arm(job, work.is_ready)

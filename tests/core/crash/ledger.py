@@ -236,6 +236,7 @@ class Ledger:
         return retry.sample(numbers, min(len(numbers), 40))
 
     async def _compare(self, core: RelayCore, power_lost: bool) -> None:
+        await core.idle()  # what rests is a file
         found = self.find()
         handlings = self.handlings()
         lost = self.lost()

@@ -125,7 +125,8 @@ async def read_all(ledger: Ledger) -> None:
 
 def lose_power(ledger: Ledger, nursery: Nursery, disk: Disk, *, acknowledged: int, **wishes: object) -> None:
     """Run a job, pull the plug once so many publishes were acknowledged, and plug the disk in again."""
-    ledger.run(nursery, ledger.job(rounds=1000, **wishes), cut=disk.pull_the_plug, cut_after=acknowledged)
+    job = ledger.job(rounds=1000, power_fails=True, **wishes)
+    ledger.run(nursery, job, cut=disk.pull_the_plug, cut_after=acknowledged)
     disk.plug_in_again()
 
 

@@ -11,7 +11,18 @@ import pytest
 from relay_core import AccessDenied, AccessRule, InvalidPayload, NotFound, RelayCore, StorageError
 from relay_core.messages.subjects import subject_hash
 from tests.core.deadletters.replays import FULL, config, dead, dead_by_handler, places
-from tests.kit.bus import SENDER, UNKNOWN_ID, A, B, C, assert_counts_match_files, dead_ids, snapshot, span
+from tests.kit.bus import (
+    SENDER,
+    UNKNOWN_ID,
+    A,
+    B,
+    C,
+    assert_counts_match_files,
+    dead_ids,
+    refusing_journal,
+    snapshot,
+    span,
+)
 from tests.kit.handlers import Listener
 
 pytestmark = pytest.mark.bus(config(), endpoints=[A])
@@ -79,11 +90,8 @@ async def test_an_edit_that_is_refused_leaves_the_original(relay: RelayCore, dat
 
 async def test_an_edit_that_the_disk_refuses_leaves_the_original(relay: RelayCore, data_dir: Path) -> None:
     (message_id,) = await dead(relay, 1)
-    box = data_dir / "mailboxes" / subject_hash(A)
-    (box / "tmp").rename(box / "away")  # nothing can be written, neither to new/ nor to failed/
-    with pytest.raises(StorageError):
+    with refusing_journal(relay), pytest.raises(StorageError):
         await relay.replays.edit(message_id, 2)
-    (box / "away").rename(box / "tmp")
     assert await dead_ids(relay) == [message_id]
     assert_counts_match_files(relay, data_dir)
 
@@ -114,6 +122,7 @@ async def test_an_edit_of_nothing_is_not_found(relay: RelayCore, message_id: str
 
 async def test_a_file_that_was_no_message_cannot_be_edited(relay: RelayCore, data_dir: Path) -> None:
     result = await relay.publish(A, 1, sender=SENDER)
+    await relay.idle()
     (data_dir / "mailboxes" / subject_hash(A) / "new" / f"{result.message_id}.json").write_bytes(b"{")
     await relay.claim(A)
     with pytest.raises(NotFound, match="is not a message and cannot be replayed"):

@@ -116,6 +116,7 @@ async def test_a_message_that_was_purged(relay: RelayCore) -> None:
 
 async def test_a_file_that_was_no_message(relay: RelayCore, data_dir: Path) -> None:
     result = await relay.publish(A, 1, sender=SENDER)
+    await relay.idle()
     (data_dir / "mailboxes" / subject_hash(A) / "new" / f"{result.message_id}.json").write_bytes(b"{")
     await relay.claim(A)
     plan = await relay.plan_replay()

@@ -15,7 +15,8 @@ from relay_core.messages.subjects import subject_hash
 from relay_core.records.events import EventKind
 from relay_core.testing import FakeClock
 from tests.core.deadletters.replays import config, dead, dead_by_handler, places
-from tests.kit.bus import SENDER, A, B, C, assert_counts_match_files, dead_ids, span
+from tests.kit.adapters import SampleAdapter, accept, refuse
+from tests.kit.bus import SENDER, A, B, C, assert_counts_match_files, dead_ids, refusing_journal, span
 from tests.kit.events import EventReader
 from tests.kit.handlers import Listener
 
@@ -223,6 +224,7 @@ async def test_a_broadcast_nobody_heard_goes_to_every_endpoint_there_is_by_then(
     for name in ("x", "y"):
         (envelope,) = await relay.inbox(f"relay.new.{name}")
         assert (envelope.id, envelope.subject) == (result.message_id, f"relay.new.{name}")
+    await relay.idle()
     assert places(data_dir, result.message_id) == ["new", "new"]
     assert_counts_match_files(relay, data_dir)
 
@@ -344,36 +346,29 @@ async def test_copies_of_a_broadcast_are_replayed_each_to_its_own_target(relay: 
 
 
 async def test_a_copy_kept_aside_is_replayed_to_its_target_only(relay: RelayCore, data_dir: Path) -> None:
-    await relay.register_endpoint(B)
-    box = data_dir / "mailboxes" / subject_hash(B)
-    (box / "new").rename(box / "away")  # no store succeeds
-    result = await relay.publish("relay.agent.*", 1, sender=SENDER)
+    adapter = SampleAdapter(patterns=[A], platform=refuse)
+    await relay.add_adapter(adapter)
+    result = await relay.publish(A, 1, sender=SENDER)
     assert result.delivered_to == 1
-    (box / "away").rename(box / "new")
+    adapter.platform = accept
     assert await relay.dead_letters() == []
     for plan in (await relay.plan_replay([result.message_id]), await relay.plan_replay()):
         assert [(item.endpoint_subject, item.verdict, item.partial) for item in plan.items] == [
-            (B, "will_deliver", True)
+            ("relay.adapter.sample", "will_deliver", True)
         ]
     assert (await relay.run_replay(plan.id)).delivered == 1
-    for subject in (A, B):
-        assert [envelope.id for envelope in await relay.inbox(subject)] == [result.message_id]
+    assert adapter.got == [1, 1]
+    assert [envelope.id for envelope in await relay.inbox(A)] == [result.message_id]
     assert_counts_match_files(relay, data_dir)
 
 
-async def test_a_disk_that_refuses_stops_the_run_and_loses_nothing(
-    relay: RelayCore, data_dir: Path, clock: FakeClock
-) -> None:
+async def test_a_disk_that_refuses_stops_the_run_and_loses_nothing(relay: RelayCore, data_dir: Path) -> None:
     ids = await dead(relay, 1, 2, 3)
-    box = data_dir / "mailboxes" / subject_hash(A)
-    (box / "new").rename(box / "away")
-    (box / "new").write_bytes(b"")
-    outcome = await relay.run_replay((await relay.plan_replay()).id)
+    with refusing_journal(relay):
+        outcome = await relay.run_replay((await relay.plan_replay()).id)
     assert (outcome.delivered, outcome.failed, outcome.skipped, outcome.state) == (0, 0, 3, "stopped")
     assert outcome.detail is not None
     assert "cannot replay to" in outcome.detail
-    (box / "new").unlink()
-    (box / "away").rename(box / "new")
     assert await dead_ids(relay) == ids
     assert (await relay.run_replay((await relay.plan_replay()).id)).delivered == 3
     assert_counts_match_files(relay, data_dir)
@@ -393,12 +388,10 @@ async def test_a_message_nobody_heard_that_cannot_be_stored_even_now_is_a_dead_l
 ) -> None:
     result = await relay.publish(B, 1, sender=SENDER)
     await relay.register_endpoint(B)
-    box = data_dir / "mailboxes" / subject_hash(B)
-    (box / "new").rename(box / "away")
-    outcome = await relay.run_replay((await relay.plan_replay()).id)
-    (box / "away").rename(box / "new")
-    assert (outcome.delivered, outcome.failed) == (0, 1)
+    with refusing_journal(relay):
+        outcome = await relay.run_replay((await relay.plan_replay()).id)
+    assert (outcome.delivered, outcome.failed, outcome.skipped, outcome.state) == (0, 0, 1, "stopped")
     (letter,) = await relay.dead_letters()
-    assert (letter.message_id, letter.code, letter.replays) == (result.message_id, "store_failed", 1)
+    assert (letter.message_id, letter.code, letter.replays) == (result.message_id, "no_match", 0)
     assert_counts_match_files(relay, data_dir)
     assert (await relay.run_replay((await relay.plan_replay()).id)).delivered == 1

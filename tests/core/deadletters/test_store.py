@@ -26,6 +26,7 @@ from relay_core.messages.envelope import Envelope
 from relay_core.messages.subjects import subject_hash
 from relay_core.storage.mailbox import Mailbox
 from relay_core.testing import FakeClock
+from tests.kit.adapters import SampleAdapter, refuse
 from tests.kit.bus import SENDER, A, B, C
 from tests.kit.waiting import tasks_ended
 
@@ -230,13 +231,11 @@ async def test_copies_kept_aside_are_listed_only_when_asked_for(relay: RelayCore
 
 
 async def test_the_kept_copy_of_a_partial_delivery_is_listed_grouped_planned_exported_and_purged(
-    relay: RelayCore, data_dir: Path
+    relay: RelayCore,
 ) -> None:
     await fail(relay, A)
-    box = failed(data_dir, B).parent
-    (box / "new").rename(box / "away")  # no store succeeds
-    partial = (await relay.publish("relay.agent.*", {"content": "needle"}, sender=SENDER)).message_id
-    (box / "away").rename(box / "new")
+    await relay.add_adapter(SampleAdapter(patterns=[B], platform=refuse))
+    partial = (await relay.publish(B, {"content": "needle"}, sender=SENDER)).message_id
     (found,) = (await relay.search_traces(TraceSearch(status="partial"))).rows
     assert (found.message_id, found.status) == (partial, "partial")
     assert partial not in [letter.message_id for letter in await relay.dead_letters()]
@@ -253,7 +252,10 @@ async def test_the_kept_copy_of_a_partial_delivery_is_listed_grouped_planned_exp
     rows, total, _ = await relay.dead_letter_page()
     assert (total, sorted(letter.partial for letter in rows)) == (2, [False, True])
     groups = await relay.dead_letter_groups()
-    assert {(group.endpoint_subject, group.partial, group.count) for group in groups} == {(A, False, 1), (B, True, 1)}
+    assert {(group.endpoint_subject, group.partial, group.count) for group in groups} == {
+        (A, False, 1),
+        ("relay.adapter.sample", True, 1),
+    }
     assert count_dead(groups) == 1
     assert await relay.purge_dead_letters(filter=DeadLetterFilter(where="partial=no")) == 1
     assert [letter.message_id for letter in await relay.dead_letters(include_partial=True)] == [partial]

@@ -98,6 +98,7 @@ async def test_a_malformed_dropped_file_is_dead_lettered_and_blocks_no_other(rel
 async def test_a_message_that_another_process_takes_is_not_delivered_here(relay: RelayCore, data_dir: Path) -> None:
     await relay.register_endpoint(A)
     first, _ = await publish_all(relay, A, [1, 2])
+    await relay.idle()
     box = data_dir / "mailboxes" / subject_hash(A)
     (box / "new" / f"{first}.json").rename(box / "cur" / f"{first}.json")
     listener = Listener()
@@ -113,6 +114,7 @@ async def test_a_disk_that_refuses_a_claim_holds_the_mail_up_and_loses_none(
     listener = Listener()
     await relay.register_endpoint(A)
     await publish_all(relay, A, [1, 2])
+    await relay.idle()
     box = data_dir / "mailboxes" / subject_hash(A)
     (box / "cur").rename(box / "cur.away")
     (box / "cur").write_bytes(b"")  # renaming into it is an error that is not "gone"

@@ -23,6 +23,7 @@ from tests.kit.bus import (
     files,
     publish_all,
     snapshot,
+    write_files,
 )
 
 LIMIT = 200
@@ -46,6 +47,7 @@ def payloads(envelopes: list[Envelope]) -> list[Any]:
 
 async def test_the_inbox_shows_the_oldest_first_and_changes_nothing(relay: RelayCore, data_dir: Path) -> None:
     ids = await publish(relay, *range(5))
+    await relay.idle()
     before = snapshot(data_dir)
     for _ in range(2):
         found = await relay.inbox(A)
@@ -66,6 +68,7 @@ async def test_the_inbox_shows_what_a_target_would_get(relay: RelayCore) -> None
 
 async def test_a_bad_file_in_the_inbox_is_parked_and_the_others_are_shown(relay: RelayCore, data_dir: Path) -> None:
     first, second, third = await publish(relay, 1, 2, 3)
+    await relay.idle()
     (data_dir / "mailboxes" / subject_hash(A) / "new" / f"{second}.json").write_bytes(b"{")
     assert [envelope.id for envelope in await relay.inbox(A)] == [first, third]
     (letter,) = await relay.dead_letters()
@@ -77,6 +80,7 @@ async def test_a_claimed_message_is_in_cur_until_it_is_completed(relay: RelayCor
     first, second = await publish(relay, 1, 2)
     (envelope,) = await relay.claim(A)
     assert envelope.id == first
+    await relay.idle()
     assert (files(data_dir, A, "new"), files(data_dir, A, "cur")) == ([second], [first])
     assert (await relay.trace(first))[0].status == "cur"
     assert payloads(await relay.inbox(A)) == [2]
@@ -168,6 +172,7 @@ async def test_only_its_handler_finishes_a_message_in_flight(relay: RelayCore, d
         await relay.complete(A, message_id)
     with pytest.raises(NotFound, match="not claimed"):
         await relay.fail(A, message_id, "mine")
+    await write_files(relay)
     assert files(data_dir, A, "cur") == [message_id]
     end.set()
     await relay.idle()
@@ -255,6 +260,7 @@ async def test_a_waiting_consumer_is_notified_of_new_messages(relay: RelayCore) 
 
 async def test_what_other_hands_have_taken_away_waits_no_longer(relay: RelayCore, data_dir: Path) -> None:
     first, second = await publish(relay, 1, 2)
+    await relay.idle()
     (data_dir / "mailboxes" / subject_hash(A) / "new" / f"{first}.json").unlink()
     assert payloads(await relay.inbox(A)) == [2]
     assert await relay.wait_inbox(A) == [second]
@@ -366,6 +372,7 @@ async def test_a_subject_that_breaks_the_rules_is_refused(relay: RelayCore, verb
 @pytest.mark.parametrize("verb", BY_ID)
 async def test_an_unclaimed_message_is_not_found(relay: RelayCore, verb: Verb, data_dir: Path) -> None:
     (waiting,) = await publish(relay, 1)
+    await relay.idle()
     before = snapshot(data_dir)
     for message_id in (UNKNOWN_ID, waiting, "../../../etc/passwd", ""):
         with pytest.raises(NotFound) as caught:

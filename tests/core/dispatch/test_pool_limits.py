@@ -180,7 +180,6 @@ async def test_a_restart_parks_all_that_were_in_hand_and_leaves_the_rest_alone(d
     begun = [(await asyncio.wait_for(child.stdout.readline(), PATIENCE_SECS)).decode().strip() for _ in range(3)]
     child.send_signal(signal.SIGKILL)
     await child.wait()
-    assert files(data_dir, A, "cur") == begun
     async with RelayCore(data_dir, RelayConfig(durability="os")) as relay:
         letters = await relay.dead_letters()
         assert [(letter.message_id, letter.code) for letter in letters] == [

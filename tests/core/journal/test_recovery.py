@@ -13,7 +13,7 @@ import pytest
 
 from relay_core.journal.journal import Durability, Journal
 from relay_core.journal.recovery import recover
-from relay_core.journal.segment import done_line, segments, transaction_line
+from relay_core.journal.segment import UnknownVersion, encode_record, frame_lines, segments
 from relay_core.storage.maildir import CUR, FAILED, NEW, STATES, TMP, Maildir
 
 ID = "01HF0000000000000000000001"
@@ -84,9 +84,9 @@ def left(tmp_path: Path) -> Fixture:
     return Fixture(tmp_path)
 
 
-def line(op: str, *, sync: bool = True, message_id: str = ID) -> bytes:
+def line(op: str, *, message_id: str = ID) -> bytes:
     data = orjson.dumps(DATA[op]) if DATA.get(op) is not None else None
-    return transaction_line(message_id, [(op, BOX, message_id, data)], sync=sync)
+    return encode_record(message_id, [(op, BOX, message_id, data)])
 
 
 def situations() -> Iterator[dict[str, Any]]:
@@ -112,11 +112,10 @@ def expected(op: str, files: dict[str, Any]) -> dict[str, Any]:
     return right
 
 
-@pytest.mark.parametrize("sync", [True, False], ids=["fsync", "os"])
 @pytest.mark.parametrize("op", DATA)
-def test_each_op_in_each_situation(left: Fixture, op: str, sync: bool) -> None:
+def test_each_op_in_each_situation(left: Fixture, op: str) -> None:
     cases = {f"01HF0000000000000000000{number:03d}": files for number, files in enumerate(situations())}
-    left.journal([line(op, sync=sync, message_id=message_id) for message_id in cases])
+    left.journal([line(op, message_id=message_id) for message_id in cases])
     for number, (message_id, files) in enumerate(cases.items()):
         for state, what in files.items():
             data = TORN[number % len(TORN)] if what == "torn" else orjson.dumps(what)
@@ -172,28 +171,6 @@ def test_a_message_that_was_begun_is_not_offered_again(
     assert left.recover() == dict.fromkeys(there, MESSAGE)
 
 
-def test_a_transaction_that_is_done_is_left_alone(left: Fixture) -> None:
-    left.journal([line("new", sync=False), done_line(ID)], durability="os")
-    assert left.recover() == {}
-
-
-@pytest.mark.parametrize("op", ["new", "failed"])
-def test_of_a_message_that_was_changed_with_os_since_the_files_are_the_truth(left: Fixture, op: str) -> None:
-    """It was replayed and handled: what fsync had said of it before does not bring it back."""
-    left.journal([line(op), line("again", sync=False), done_line(ID)])
-    assert left.recover() == {}
-
-
-def test_what_has_ended_since_is_not_carried_out_again(left: Fixture) -> None:
-    left.journal([line("new", sync=False), line("gone")])
-    assert left.recover() == {}
-
-
-def test_a_repeated_transaction_replaces_the_earlier_one(left: Fixture) -> None:
-    left.journal([line("new", sync=False), transaction_line(ID, [], sync=False)])
-    assert left.recover() == {}
-
-
 def test_a_bad_line_ends_its_segment_and_no_other(left: Fixture) -> None:
     left.journal([line("new")], [line("failed")], [line("gone")])
     path = segments(left.directory)[1][1]
@@ -207,14 +184,42 @@ def test_a_bad_line_ends_its_segment_and_no_other(left: Fixture) -> None:
 
 def test_every_record_is_noted(left: Fixture) -> None:
     lines = [
-        transaction_line(ID, [("new", BOX, ID, orjson.dumps(MESSAGE))], sync=True, dedupe="s one", result={"n": 1}),
-        transaction_line(ID, [("gone", BOX, ID, None)], sync=True),
-        transaction_line(ID, [], sync=False, dedupe="s two", result={"n": 2}),
+        encode_record(ID, [("new", BOX, ID, orjson.dumps(MESSAGE))], dedupe="s one", result={"n": 1}),
+        encode_record(ID, [("gone", BOX, ID, None)]),
+        encode_record(ID, [], dedupe="s two", result={"n": 2}),
     ]
     left.journal(lines)
     noted: list[dict[str, Any]] = []
     recover(left.directory, lambda _: left.box, noted.append)
     assert [record.get("dedupe") for record in noted] == ["s one", None, "s two"]
+
+
+def test_the_copies_of_one_publish_have_their_own_ends(left: Fixture) -> None:
+    """They share a record and a message id; each mailbox has its own last word."""
+    other = Maildir(left.box.path.with_name("ba9876543210"))
+    boxes = {BOX: left.box, other.path.name: other}
+    ops = [("new", name, ID, orjson.dumps({"subject": name})) for name in boxes]
+    left.journal([encode_record(ID, ops, message=MESSAGE), line("begun")], [line("gone")])
+    for _ in range(2):
+        recover(left.directory, boxes.__getitem__)
+        assert left.contents() == {}
+        assert orjson.loads(other.read(NEW, ID, limit=1000)) == {**MESSAGE, "subject": other.path.name}
+        assert other.whereabouts(ID) == {NEW}
+
+
+@pytest.mark.parametrize("durability", ["os", "fsync"])
+def test_a_message_that_was_begun_before_it_had_a_file_is_parked(left: Fixture, durability: Durability) -> None:
+    left.journal([line("new"), line("begun")], durability=durability)
+    assert left.recover() == {CUR: MESSAGE}
+
+
+def test_a_segment_of_another_version_is_refused_before_any_file_is_changed(left: Fixture) -> None:
+    left.journal([line("new")], [line("new", message_id=f"{ID[:-1]}2")])
+    sequence, path = segments(left.directory)[1]
+    path.write_bytes(frame_lines([line("gone")], sequence))
+    with pytest.raises(UnknownVersion):
+        recover(left.directory, lambda _: left.box)
+    assert left.contents() == {}
 
 
 def test_a_mailbox_whose_directory_is_lost_is_made_again(left: Fixture) -> None:
@@ -240,7 +245,7 @@ def test_a_foreign_file_in_the_place_of_a_message_is_left_to_the_mailbox(left: F
 def test_a_message_that_spans_lines_breaks_no_other(left: Fixture) -> None:
     """Others may lay out the files they drop as they like; the journal keeps one line per transaction."""
     pretty = orjson.dumps({"envelope": MESSAGE}, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-    other = transaction_line(ID, [("failed", BOX, ID, pretty)], sync=True)
+    other = encode_record(ID, [("failed", BOX, ID, pretty)])
     left.journal([other, line("gone")])
     assert left.recover() == {}
     left.journal([other])

@@ -55,6 +55,7 @@ async def test_every_message_is_counted_where_it_is(relay: RelayCore, clock: Fak
     assert state.oldest_ms == 3000
     await relay.complete(A, second.id)
     assert state_of(relay, A).claimed == 0
+    await relay.idle()
     for name, count in (("new", 3), ("cur", 0), ("failed", 1)):
         assert len(list((data_dir / "mailboxes" / subject_hash(A) / name).iterdir())) == count
 

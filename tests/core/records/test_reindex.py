@@ -131,6 +131,7 @@ async def test_from_the_files_alone_everything_on_disk_comes_back(
     relay: RelayCore, clock: FakeClock, data_dir: Path, tmp_path: Path
 ) -> None:
     await fill(relay, clock, data_dir)
+    await relay.idle()
     before = await rows(relay)
     db = connect(str(tmp_path / "other.db"))
     migrate(db)
@@ -160,6 +161,7 @@ async def test_rows_that_are_behind_or_missing_or_too_many_are_repaired(
 
 async def test_rows_whose_file_is_gone_get_an_end(relay: RelayCore, clock: FakeClock, data_dir: Path) -> None:
     await fill(relay, clock, data_dir)
+    await relay.idle()
     for state in ("new", "cur", "failed"):
         for subject in (A, B, C, "relay.agent.nobody"):
             for path in (box(data_dir, subject) / state).iterdir():
@@ -172,6 +174,7 @@ async def test_rows_whose_file_is_gone_get_an_end(relay: RelayCore, clock: FakeC
 async def test_rows_of_a_mailbox_that_was_removed_get_an_end(relay: RelayCore, data_dir: Path) -> None:
     await relay.publish(A, 1, sender=SENDER)
     await relay.publish(B, 1, sender=SENDER)
+    await relay.idle()
     shutil.rmtree(box(data_dir, A))
     assert await reconcile(relay) == (0, 1)
     assert sorted(row["status"] for row in (await rows(relay)).values()) == ["gone", "new"]
@@ -188,6 +191,7 @@ async def test_a_mailbox_that_does_not_say_whose_it_is_is_left_alone(relay: Rela
 @pytest.mark.parametrize("state", ["new", "cur"])
 async def test_files_that_are_no_messages_have_no_rows(state: str, relay: RelayCore, data_dir: Path) -> None:
     result = await relay.publish(A, 1, sender=SENDER)
+    await relay.idle()
     good = (box(data_dir, A) / "new" / f"{result.message_id}.json").read_bytes()
     await relay.claim(A)
     await relay.complete(A, result.message_id)
@@ -328,6 +332,7 @@ async def test_a_hundred_boxes_are_each_put_right(relay: RelayCore, data_dir: Pa
 
 async def test_dropped_files_get_rows_too(relay: RelayCore, data_dir: Path) -> None:
     result = await relay.publish(A, 1, sender=SENDER)
+    await relay.idle()
     dropped = orjson.loads((box(data_dir, A) / "new" / f"{result.message_id}.json").read_bytes())
     dropped["id"] = FOREIGN
     (data_dir / "drop").write_bytes(orjson.dumps(dropped))

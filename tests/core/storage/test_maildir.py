@@ -7,12 +7,13 @@ import os
 import resource
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from relay_core.storage.maildir import CUR, FAILED, NEW, STATES, TMP, Maildir
+from relay_core.storage.stored_message import FileContent
 from relay_core.storage.trusted_file import UntrustedFile, read_regular_file
 
 ID = "01HF0000000000000000000001"
@@ -79,7 +80,7 @@ class TestWrite:
         Path(box.tmp, f"{ID}.json").write_bytes(b"ha")
         box.write(ID, b"whole")
         box.remove(NEW, ID)
-        Path(box.tmp, f"{OTHER}.json").write_bytes(b"ha")
+        Path(box.tmp, f"{OTHER}.failed").write_bytes(b"ha")
         box.write_failed(OTHER, b"record")
         assert box.read(FAILED, OTHER, limit=LIMIT) == b"record"
 
@@ -214,6 +215,119 @@ class TestMoves:
         box.remove_original(ID)
         assert everything(box) == {}
         assert tmp_path.exists()
+
+
+@pytest.fixture(params=["pending", "file"])
+def put(request: pytest.FixtureRequest, box: Maildir) -> Callable[[str, bytes], None]:
+    """Return a function that adds a message to a mailbox, without or with a file."""
+    return box.write if request.param == "file" else lambda id, data: box.hold(id, FileContent(data))
+
+
+Put = Callable[[str, bytes], None]
+
+
+class TestPending:
+    """A message without a file is in new/ or cur/ for every method."""
+
+    def test_claim_unclaim_and_complete(self, box: Maildir, put: Put) -> None:
+        put(ID, b"data")
+        assert not box.unclaim(ID)
+        assert not box.complete(ID)
+        assert box.claim(ID)
+        assert not box.claim(ID)
+        assert box.whereabouts(ID) == {CUR}
+        assert box.unclaim(ID)
+        assert box.whereabouts(ID) == {NEW}
+        assert box.claim(ID)
+        assert box.complete(ID)
+        assert not box.complete(ID)
+        box.write_pending(ID)
+        assert (box.whereabouts(ID), everything(box), box.pending) == (set(), {}, {})
+
+    def test_read_in_its_state_only(self, box: Maildir, put: Put) -> None:
+        put(ID, b"data")
+        assert box.read(NEW, ID, limit=LIMIT) == b"data"
+        with pytest.raises(FileNotFoundError):
+            box.read(CUR, ID, limit=LIMIT)
+        box.claim(ID)
+        assert box.read(CUR, ID, limit=LIMIT) == b"data"
+        with pytest.raises(FileNotFoundError):
+            box.read(NEW, ID, limit=LIMIT)
+
+    def test_remove_from_its_state_only(self, box: Maildir, put: Put) -> None:
+        put(ID, b"data")
+        assert not box.remove(CUR, ID)
+        assert not box.remove(FAILED, ID)
+        assert box.remove(NEW, ID)
+        assert box.whereabouts(ID) == set()
+
+    @pytest.mark.parametrize("state", [NEW, CUR])
+    def test_move_to_failed(self, box: Maildir, put: Put, state: str) -> None:
+        put(ID, b"data")
+        if state == CUR:
+            box.claim(ID)
+        box.move_to_failed(ID, b"record")
+        box.write_pending(ID)
+        assert (box.whereabouts(ID), everything(box)) == ({FAILED}, {FAILED: [f"{ID}.json"]})
+
+    @pytest.mark.parametrize("state", [NEW, CUR])
+    def test_its_file_is_made_where_it_is_by_then_whole_and_private(self, box: Maildir, put: Put, state: str) -> None:
+        put(ID, b"data" * 10_000)
+        if state == CUR:
+            box.claim(ID)
+        for _ in range(2):
+            box.write_pending(ID)
+            assert everything(box) == {state: [f"{ID}.json"]}
+        assert box.pending == {}
+        assert box.read(state, ID, limit=100_000) == b"data" * 10_000
+        assert stat.S_IMODE(os.stat(f"{box.path}/{state}/{ID}.json").st_mode) == 0o600
+
+    @pytest.mark.parametrize("put", ["pending"], indirect=True)
+    def test_its_file_never_overwrites(self, box: Maildir, put: Put) -> None:
+        put(ID, b"ours")
+        Path(box.new, f"{ID}.json").write_bytes(b"dropped")
+        with pytest.raises(FileExistsError):
+            box.write_pending(ID)
+        assert Path(box.new, f"{ID}.json").read_bytes() == b"dropped"
+        assert ID in box.pending
+        assert everything(box) == {NEW: [f"{ID}.json"]}
+
+    @pytest.mark.usefixtures("small_files_only")
+    @pytest.mark.parametrize("put", ["pending"], indirect=True)
+    def test_a_write_that_is_cut_short_leaves_it_pending(self, box: Maildir, put: Put) -> None:
+        put(ID, b"x" * 10_000)
+        with pytest.raises(OSError, match="File too large"):
+            box.write_pending(ID)
+        assert everything(box) == {}
+        assert box.read(NEW, ID, limit=100_000) == b"x" * 10_000
+
+    def test_a_message_that_ends_or_is_claimed_while_it_is_written_is_never_left_behind(self, box: Maildir) -> None:
+        """A thread writes while this one claims, returns and ends messages."""
+        ids = [f"01HF00000000000000000{number:05d}" for number in range(300)]
+        for message_id in ids:
+            box.hold(message_id, FileContent(b"data"))
+
+        def write_all() -> None:
+            for message_id in ids:
+                box.write_pending(message_id)
+
+        writer = threading.Thread(target=write_all)
+        writer.start()
+        for number, message_id in enumerate(ids):
+            assert box.claim(message_id)
+            assert box.read(CUR, message_id, limit=LIMIT) == b"data"
+            if number % 3 == 0:
+                assert box.complete(message_id)
+            elif number % 3 == 1:
+                assert box.unclaim(message_id)
+            else:
+                box.move_to_failed(message_id, b"record")
+        writer.join()
+        assert box.pending == {}
+        assert box.ids(NEW) == [message_id for number, message_id in enumerate(ids) if number % 3 == 1]
+        assert box.ids(CUR) == []
+        assert box.ids(FAILED) == [message_id for number, message_id in enumerate(ids) if number % 3 == 2]
+        assert os.listdir(box.tmp) == []
 
 
 class TestRead:

@@ -11,12 +11,14 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, precondition, rule
 
 from relay_core.config import RelayConfig
 from relay_core.core import RelayCore
+from relay_core.journal import file_writer
 from relay_core.messages.dead_letter import Code
 from relay_core.messages.envelope import Envelope
 from relay_core.messages.subjects import subject_hash
@@ -40,7 +42,10 @@ class Box:
 
 
 class MaildirMachine(RuleBasedStateMachine):
-    """Publish, claim, complete, fail, replay, purge, stop, die."""
+    """Publish, claim, complete, fail, replay, purge, stop, die.
+
+    Messages become files only by `write_files` and by stopping, so that every rule meets both.
+    """
 
     keys: Bundle[tuple[str, str, str]] = Bundle("keys")
 
@@ -52,6 +57,8 @@ class MaildirMachine(RuleBasedStateMachine):
         self.generation = 0
         self.boxes = {subject: Box() for subject in (*PULL, AUTO, UNHEARD)}
         self.count = 0
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(file_writer, "LINGER_SECS", 3600.0)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self.runner.run(work)
@@ -79,6 +86,7 @@ class MaildirMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.run(self.stack.aclose())
         self.runner.close()
+        self.patch.undo()
         shutil.rmtree(self.directory)
 
     @rule(target=keys, subject=st.sampled_from([*PULL, AUTO, UNHEARD]), fail=st.booleans(), dedupe=st.booleans())
@@ -102,8 +110,13 @@ class MaildirMachine(RuleBasedStateMachine):
 
     async def _publish(self, subject: str, payload: Any, dedupe: str | None) -> str:
         result = await self.core.publish(subject, payload, sender="some.body", dedupe_id=dedupe)
-        await self.core.idle()
+        await self.core.bus.dispatch.idle()
         return result.message_id
+
+    @rule()
+    def write_files(self) -> None:
+        self.run(self.core.idle())
+        assert not any(mailbox.maildir.pending for mailbox in self.core.bus.mailboxes)
 
     @rule()
     def broadcast(self) -> None:
@@ -146,7 +159,7 @@ class MaildirMachine(RuleBasedStateMachine):
         plan = await self.core.plan_replay([message_id])
         outcome = await self.core.run_replay(plan.id)
         assert outcome.state == "finished"
-        await self.core.idle()
+        await self.core.bus.dispatch.idle()
 
     @precondition(lambda self: any(box.failed for box in self.boxes.values()))
     @rule(data=st.data())
@@ -192,8 +205,12 @@ class MaildirMachine(RuleBasedStateMachine):
                 assert not box.failed
                 continue
             expected = {"new": set(box.new), "cur": set(box.cur), "failed": set(box.failed), "tmp": set[str]()}
+            mailbox = self.core.bus.mailboxes.get(subject_hash(subject))
+            assert mailbox is not None
+            pending = {id: file.state for id, file in mailbox.maildir.pending.copy().items()}  # before the files
             for place, ids in expected.items():
-                assert set(os.listdir(path / place)) == {f"{message_id}.json" for message_id in ids}, (subject, place)
+                found = {name.removesuffix(".json") for name in os.listdir(path / place)}
+                assert found | {id for id, state in pending.items() if state == place} == ids, (subject, place)
             state = states[subject]
             assert (state.depth, state.claimed, state.failed) == (len(box.new), len(box.cur), len(box.failed))
             assert state.degraded is None

@@ -164,6 +164,8 @@ async def test_server(bench: Bench) -> None:
     assert status["server"]["pid"] == os.getpid()
     assert (status["endpoints"], status["connections"], status["waiting"]) == (1, 1, 1)
     assert (status["breakers"], status["problems"]) == ([], [])
+    assert status["journal"]["bytes"] > 0
+    assert {"keptBytes", "pending", "checkpointedAt"} <= status["journal"].keys()
     assert [group["code"] for group in status["deadLetters"]] == ["no_match"]
     assert (await bench.call("metrics"))["publishes"] == 2
     assert await bench.refusal("metrics", since=0) == ("ProtocolError", "invalid_params")

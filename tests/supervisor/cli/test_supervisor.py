@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -21,6 +22,9 @@ def test_it_tells_its_status_and_stops(tmp_path: Path) -> None:
         daemon = relay.daemon
         assert f"pid {daemon.pid}" in supervise(relay, "status").out
         assert supervise(relay, "status", "--json").json["server"]["pid"] == daemon.pid
+        assert supervise(relay, "status", "--json").json["journal"]["pending"] == 0
+        for command in ("status", "doctor"):
+            assert re.search(r"journal .*0 messages not yet files; last checkpoint", supervise(relay, command).out)
         refused = supervise(relay, "rebuild-index", code=1)
         assert f"in use by process {daemon.pid}" in refused.err
         assert supervise(relay, "stop", "--json").json == {"stopped": daemon.pid}

@@ -35,6 +35,7 @@ async def publish(client: RelayClient, *payloads: object, to: str = A) -> None:
 async def test_a_message_is_acknowledged_on_the_next_step_and_not_before(
     supervisor: Supervisor, client: RelayClient
 ) -> None:
+    data_dir = supervisor.context.relay.data_dir.path
     await publish(client, 1, 2, 3)
     seen = []
     async with client.subscribe(A) as messages:
@@ -42,7 +43,7 @@ async def test_a_message_is_acknowledged_on_the_next_step_and_not_before(
             seen.append(envelope.payload)
             await client.call("server.ping")  # whatever was said before has arrived now
             assert state(supervisor) == (3 - len(seen), 1, 0)
-            assert len(list(supervisor.context.relay.data_dir.path.glob("mailboxes/*/cur/*.json"))) == 1
+            await until(lambda: len(list(data_dir.glob("mailboxes/*/cur/*.json"))) == 1)
             if len(seen) == 3:
                 break
     assert seen == [1, 2, 3]

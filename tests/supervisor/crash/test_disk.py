@@ -93,7 +93,7 @@ async def test_it_heals_by_itself_and_a_retry_publishes_once(disk: Disk, daemon:
         for number in {*answered, refused}:
             result = await client.publish(A, {"n": number}, sender=B, dedupe_id=f"{number}")
             assert isinstance(result, PublishResult)
-        assert numbers(disk) == sorted({*answered, refused})
+        await until(lambda: numbers(disk) == sorted({*answered, refused}))
         (box,) = await client.mailboxes()
         assert box.degraded is None
         assert (await client.status()).waiting == len(answered) + 1
@@ -163,5 +163,6 @@ async def test_what_ends_on_a_full_disk_is_parked_once_there_is_space(
             "lease": ("timeout", "not completed within 5 s"),
             "claim and disconnect": ("disconnected", "the consumer has disconnected"),
         }[how]
+        await until(lambda: relay.mailboxes()[0].degraded is None)
         (box,) = relay.mailboxes()
-        assert (box.claimed, box.failed, box.degraded) == (0, 1, None)
+        assert (box.claimed, box.failed) == (0, 1)

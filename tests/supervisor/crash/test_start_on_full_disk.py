@@ -12,13 +12,14 @@ import pytest
 
 from relay_core import RelayConfig, RelayCore, StorageError
 from relay_core.journal.journal import Journal
-from relay_core.journal.segment import transaction_line
+from relay_core.journal.segment import encode_record
 from relay_core.messages.subjects import REPLY_PREFIX, subject_hash
 from relay_core.storage.data_dir import DataDir
 from tests.core.crash.small_disk import Disk, Kind, mounted
 from tests.kit.bus import A, B
 from tests.kit.daemon import UNLIMITED, a_daemon
 from tests.kit.supervisor import a_supervisor
+from tests.kit.waiting import until
 
 
 @pytest.mark.parametrize(
@@ -52,7 +53,7 @@ async def test_it_starts_and_a_purge_makes_room(kind: Kind, durability: str, nam
                 for _ in range(2):
                     result = await client.publish(A, {"x": "x" * 100_000}, sender=B, dedupe_id="once")
                     assert result.delivered_to == 1
-                assert len(disk.files("new")) == 1
+                await until(lambda: len(disk.files("new")) == 1)
             await daemon.kill()
             await daemon.start()  # with room, and what was purged stays away
             async with daemon.client() as client:
@@ -66,6 +67,7 @@ async def left_by_a_kill(disk: Disk, tmp_path: Path, messages: int) -> None:
         await relay.register_endpoint(A)
         for number in range(messages):
             await relay.publish(A, {"n": number, "x": "x" * 5_000}, sender=B)
+        await relay.idle()  # until they are files
         shutil.copytree(tmp_path / "relay", disk.data_dir)
 
 
@@ -98,13 +100,12 @@ async def test_a_transaction_that_a_kill_cut_short_is_carried_out_once_there_is_
         journal.open()
         journal.append(
             [
-                transaction_line(
-                    sent.message_id, [("new", subject_hash(A), sent.message_id, path.read_bytes())], sync=False
-                )
+                encode_record(sent.message_id, [("new", subject_hash(A), sent.message_id, path.read_bytes())]),
             ]
         )
         journal.close()
         path.unlink()
+        shutil.rmtree(disk.data_dir / "journal" / "kept")  # the start would give it up for the message
         disk.fill()
         for _ in range(2):
             async with RelayCore(disk.data_dir, config) as relay:

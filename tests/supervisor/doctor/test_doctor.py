@@ -19,7 +19,9 @@ import pytest
 
 from relay_core import RelayCore
 from relay_core.clock import SystemClock
+from relay_core.journal.segment import segment_path
 from relay_core.messages.ids import UlidFactory
+from relay_core.protocol.state import JournalState
 from relay_core.testing import FakeClock
 from relay_supervisor.doctor.checks import CHECKS, Check, examine, format_checks
 from relay_supervisor.service_unit import install_service
@@ -366,6 +368,32 @@ def test_what_a_killed_supervisor_leaves_is_harmless(site: Site) -> None:
     assert (checks["lock"].ok, f"process {process.pid}" in checks["lock"].found) == ("ok", True)
     assert "which has ended" in checks["lock"].found
     assert checks["socket"].ok == "warn"
+
+
+def test_the_journal_of_a_stopped_bus_is_measured(site: Site) -> None:
+    check = look(site)["journal"]
+    assert check.found.startswith("0 B, ")
+    assert "last checkpoint 0s ago" in check.found
+    assert "next start" not in check.found
+
+
+def test_the_journal_that_a_killed_bus_leaves_is_named(site: Site) -> None:
+    write(segment_path(site.data / "journal", 99), "x" * 2048)
+    with holder(site.data, site.socket):
+        assert "next start" not in look(site)["journal"].found
+    check = look(site)["journal"]
+    assert check.ok == "ok"
+    assert check.found.startswith("2.0 KiB, ")
+    assert check.found.endswith("; the next start makes the files of its messages")
+
+
+@pytest.mark.parametrize(("oldest_ms", "level"), [(None, "ok"), (80, "ok"), (20_000, "warn")])
+def test_messages_that_do_not_become_files_are_a_fault(site: Site, oldest_ms: int | None, level: str) -> None:
+    state = JournalState(bytes=3_000_000, kept_bytes=0, pending=1 if oldest_ms else 0, oldest_pending_ms=oldest_ms)
+    check = {check.name: check for check in examine(site.data, site.socket, journal=state)}["journal"]
+    assert check.ok == level
+    assert check.found.startswith("2.9 MiB, 0 B closed; ")
+    assert (check.repair is None) is (level == "ok")
 
 
 def test_the_holder_of_the_lock_is_known_without_its_note(site: Site) -> None:

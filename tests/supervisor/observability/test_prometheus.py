@@ -93,6 +93,11 @@ async def test_a_scrape_shows_what_the_bus_has_counted(relay: RelayCore, port: i
     assert found[series("relay_dead_letters_total", code=code)] == 1
     assert found[series("relay_budget_rejections_total", code="max_hops")] == 0
     assert found[series("relay_uptime_seconds")] >= 0
+    journal = relay.journal()
+    assert found[series("relay_journal_bytes")] == journal.bytes > 0
+    assert found[series("relay_journal_pending_messages")] in (0, 2)
+    assert found[series("relay_journal_oldest_pending_seconds")] >= 0
+    assert found[series("relay_journal_checkpoint_timestamp_seconds")] == (journal.checkpointed_at or 0) / 1000
     assert found[series("relay_senders")] == 1
     assert found[series("relay_sender_usage_max_ratio")] == pytest.approx(0.03)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Time:
     found = Time()
     monkeypatch.setattr(flow_control, "perf_counter", found)
     monkeypatch.setattr(connection_module, "perf_counter", found)
+    monkeypatch.setattr(connection_module, "thread_time", found)
     return found
 
 
@@ -54,6 +55,9 @@ class Costs:
         self.greeting: dict[str, Any] = {}
         self.begun: list[str] = []
         self._time = time
+
+    def batch(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def identify(self, connection: Connection) -> Identity | str:
         return Identity(operator=True)

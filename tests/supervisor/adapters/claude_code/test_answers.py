@@ -9,10 +9,10 @@ import pytest
 
 from relay_core import Binding, CircuitState, RateLimitConfig, RelayConfig, ReliabilityConfig
 from relay_core.config import BackpressureConfig
-from relay_core.messages.subjects import subject_hash
 from relay_core.testing import FakeClock
 from relay_supervisor.adapters.claude_code.answer import KEPT_CHARS, LONGEST_PAUSE_SECS, excerpt
 from tests.kit.adapters import SampleAdapter
+from tests.kit.bus import refusing_journal
 from tests.kit.waiting import advance_until, until
 from tests.supervisor.adapters.claude_code.bench import DESK, Bench, Frame
 
@@ -82,17 +82,14 @@ async def test_an_answer_waits_for_room(bench: Bench, clock: FakeClock) -> None:
 
 
 async def test_an_answer_waits_for_a_disk_that_refuses(bench: Bench, clock: FakeClock) -> None:
-    mailbox = bench.data_dir / "mailboxes" / subject_hash(DESK)
-    away = mailbox.with_suffix(".away")
     async with bench.run(clock=clock) as desk:
-        mailbox.rename(away)
         await desk.send("hello")
-        await bench.until("turn_end")
-        for _ in range(3):
-            clock.advance(1)
-            await asyncio.sleep(0.01)
-        assert desk.replies == []
-        away.rename(mailbox)
+        with refusing_journal(desk.relay, claims=False):
+            await bench.until("turn_end")
+            for _ in range(3):
+                clock.advance(1)
+                await asyncio.sleep(0.01)
+            assert desk.replies == []
         await advance_until(clock, lambda: desk.contents == ["echo: hello"], step_secs=5)
         await desk.relay.idle()
         assert await desk.letters() == []
