@@ -34,8 +34,9 @@ from relay_core.errors import ConfigError
 from relay_core.journal.commit import Commits
 from relay_core.journal.deferred_recovery import DeferredRecovery
 from relay_core.journal.journal import Journal
-from relay_core.journal.recovery import Recovered, recover
+from relay_core.journal.recovery import JournaledMove, Recovered, recover
 from relay_core.journal.segment import segments
+from relay_core.journal.transaction import Move
 from relay_core.limited_log import LimitedLog
 from relay_core.messages.dead_letter import Code
 from relay_core.messages.delivery import Delivery
@@ -72,7 +73,7 @@ from relay_core.storage.dropped_files import DropWatch
 from relay_core.storage.file_watch import FileWatch
 from relay_core.storage.mailbox import Mailbox
 from relay_core.storage.mailboxes import Mailboxes
-from relay_core.storage.maildir import CUR
+from relay_core.storage.maildir import CUR, FAILED
 from relay_core.storage.stored_message import BadFile
 from relay_core.tasks import Tasks
 
@@ -148,7 +149,7 @@ class Bus:
             self.notices.flush()
             self.index.dirty = True  # the check finds rows that a kill has prevented
             self.background.start(self._check_index(), name="check index")
-            if recovered.unfinished:
+            if recovered.unfinished or recovered.held:
                 self.background.start(self._restore(), name="restore")
             yield
 
@@ -347,6 +348,9 @@ class Bus:
             sync=self.durability == "fsync",
         )
         bad_files = self.mailboxes.load()
+        unfinished = [move for move in recovered.unfinished if not self._hold(move)]
+        recovered.held = len(recovered.unfinished) - len(unfinished)
+        recovered.unfinished = unfinished
         if not indexed:
             used |= waiting_since(self.mailboxes, window_began)
         used |= {row.id: (row.sender, row.created_ms) for row in history.publishes.values()}
@@ -354,6 +358,22 @@ class Bus:
         self.access.load()
         self.bindings.begun = self.conversations.load()
         return recovered, history, bad_files
+
+    def _hold(self, move: JournaledMove) -> bool:
+        """Hold a message in memory for whose file the disk has no space; return False if it is to be a dead letter."""
+        mailbox = self.mailboxes.get(move.mailbox)
+        if mailbox is None or move.op not in ("new", "again"):
+            return False
+        if move.op == "again" and mailbox.maildir.remove(FAILED, move.message):
+            mailbox.dead -= 1
+        data = orjson.dumps(move.data)
+        self.commits.files.hold(Move("new", mailbox.hash, mailbox.maildir, move.message, data))
+        if move.is_begun:
+            mailbox.maildir.claim(move.message)  # its handler may have run: it is dead-lettered as interrupted
+        else:
+            mailbox.restored(move.message)
+        mailbox.newest = max(mailbox.newest, move.message)
+        return True
 
     async def _apply_history(self, recovered: Recovered, history: JournalHistory) -> None:
         """Load the outcomes and rows of the journal, and checkpoint its old segments."""
@@ -363,8 +383,8 @@ class Bus:
         for row in history.rows():
             self.index.note(row)
         await self.index.flush()
-        if recovered.unfinished:
-            self.deferred_recovery.begin(recovered.unfinished)
+        if recovered.unfinished or recovered.held:
+            self.deferred_recovery.begin(recovered.unfinished, recovered.held)
         else:
             try:
                 await asyncio.to_thread(self.commits.checkpoints.run)
@@ -402,7 +422,7 @@ class Bus:
         process_started = SystemClock().now_ms() / 1000  # file times are the machine's
         for mailbox in self.mailboxes:
             mailbox.maildir.sweep(older_than=process_started)
-            for message_id in mailbox.maildir.ids(CUR):
+            for message_id in mailbox.maildir.claimed():
                 if self.deferred_recovery.has(mailbox.hash, message_id):
                     continue  # its dead letter waits for space
                 if len(mailbox.maildir.whereabouts(message_id)) > 1:

@@ -1,9 +1,10 @@
-"""Recover messages whose files a start could not write because the disk was full, as soon as there is space.
+"""Complete what a start could not write because the disk was full, as soon as there is space.
 
-1. Until then no consumer and no command sees such a message, and the journal keeps every segment.
+1. Until then a dead letter without its record is hidden in ``cur/``, and the journal keeps every segment. Messages that
+   wait are held in memory and offered (`Bus._hold`); the file writer makes their files.
 2. No message is restored twice, even if the process is killed in between: its end is journaled behind the segments of
    the earlier process.
-3. When all are restored, the journal is checkpointed as after any other start.
+3. When nothing is left, the journal is checkpointed as after any other start.
 """
 
 from __future__ import annotations
@@ -42,8 +43,11 @@ class DeferredRecovery:
         self._log = LimitedLog(logger, clock)
         self._left: dict[tuple[str, str], JournaledMove] = {}
 
-    def begin(self, unfinished: Sequence[JournaledMove]) -> None:
-        """Take the moves that a start could not make; the journal keeps its segments from now on."""
+    def begin(self, unfinished: Sequence[JournaledMove], held: int) -> None:
+        """Take the moves that a start could not make; the journal keeps its segments from now on.
+
+        `held` further messages wait in memory for their files.
+        """
         self._left = {move.key: move for move in unfinished}
         checkpoints = self._commits.checkpoints
         checked = checkpoints.before
@@ -54,7 +58,9 @@ class DeferredRecovery:
             checked()
 
         checkpoints.before = before
-        logger.error("the disk is full: %d messages exist only in the journal until it has space", len(self._left))
+        logger.error(
+            "the disk is full: %d messages exist only in the journal until it has space", len(self._left) + held
+        )
         for mailbox in self._mailboxes:
             self._mark(mailbox)
 
@@ -70,7 +76,7 @@ class DeferredRecovery:
     async def run(self) -> None:
         """Retry until all messages are restored, then checkpoint the journal."""
         delay = RETRY_SECS
-        while self._left:
+        while self._left or not self._commits.files.is_idle:
             await sleep(self._clock, delay)
             delay = RETRY_SECS if await self._try_all() else min(2 * delay, _RETRY_SECS_MAX)
         logger.warning("the disk has space again: every message of the journal is restored")

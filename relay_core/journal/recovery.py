@@ -4,8 +4,8 @@
    was written back), it is completed from the journal. A message that was begun is moved to ``cur/``.
 2. A message both in ``cur/`` and ``failed/`` was being dead-lettered: the record in ``failed/`` wins.
 3. Every other message in ``cur/`` may have been handled: the caller dead-letters it as `interrupted`.
-4. A message for which the disk has no space exists only in the journal, hidden from consumers, until
-   `DeferredRecovery` finds space. One that is to be a dead letter waits for that in ``cur/``.
+4. A message for which the disk has no space is `unfinished`: the caller holds it in memory, where consumers get it in
+   its order. One that is to be a dead letter waits in ``cur/`` until `DeferredRecovery` finds space.
 
 Carrying out an op twice changes nothing, so a crash during recovery is repaired by the next one.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,8 @@ class JournaledMove:
     mailbox: str
     message: str
     data: Any
+    is_begun: bool = False
+    """Whether its handling had begun."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -54,6 +56,8 @@ class Recovered:
 
     unfinished: list[JournaledMove] = field(default_factory=list)
     """Moves for which the disk had no space: the segments must stay until there is some."""
+    held: int = 0
+    """How many of these the caller holds in memory instead."""
 
 
 class _LastMoves:
@@ -102,7 +106,7 @@ def recover(
         except OSError as error:
             if not is_full(error):
                 raise
-            recovered.unfinished.append(move)
+            recovered.unfinished.append(replace(move, is_begun=move.key in last.begun))
             if move.op == "failed":
                 _claim(maildir(move.mailbox), move.message)  # it must not be delivered meanwhile
     for mailbox, message in last.begun:

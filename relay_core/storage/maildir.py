@@ -249,6 +249,11 @@ class Maildir:
         """Return the ids of the messages in a state, oldest first."""
         return sorted(name[:-5] for name in self.names(state) if name.endswith(".json"))
 
+    def claimed(self) -> list[str]:
+        """Return the ids of the claimed messages, with or without a file, oldest first."""
+        pending = [id for id, message in list(self.pending.items()) if message.state == CUR]
+        return sorted({*self.ids(CUR), *pending})
+
     def sweep(self, *, older_than: float) -> int:
         """Remove files in ``tmp/`` that were last written before a time (epoch seconds); return how many."""
         swept = 0
