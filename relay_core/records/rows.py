@@ -2,7 +2,7 @@
 
 Rows are written in chunks, one statement each: `executemany` would release the GIL and wait for it again at every row,
 and taking the columns out of a JSON document costs SQLite three times as much as the rest of the insert. A statement
-exists for every power of two up to `_CHUNK`; the last one of a batch is filled up with rows of NULL, which it skips.
+exists for every power of two up to `_CHUNK`; the last ones of a batch are filled up with rows of NULL, which they skip.
 
 A row made from a file lacks the time at which the message was stored, and one made from an unreadable file also its
 trace and parent: whichever row has them wins, in any order. A row made from the journal (status `gone`) only records
@@ -75,9 +75,11 @@ class _Insert(Generic[T]):
         Raises:
             sqlite3.Error: if they cannot be written.
         """
-        for start in range(0, len(rows), _CHUNK):
-            chunk = rows[start : start + _CHUNK]
-            size = 1 << (len(chunk) - 1).bit_length()
+        start = 0
+        while start < len(rows):
+            size = _statement_size(len(rows) - start)
+            chunk = rows[start : start + size]
+            start += size
             values = [_NULL if value is None else value for row in chunk for value in self._values(row)]
             values += [_NULL] * ((size - len(chunk)) * self._width)
             try:
@@ -89,6 +91,12 @@ class _Insert(Generic[T]):
         row = f"({', '.join('?' * self._width)})"
         rows = ", ".join([row] * size)
         return f"INSERT INTO {self._into} SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL {self._on_conflict}"
+
+
+def _statement_size(rows: int) -> int:
+    """Return the size of the next statement for this many rows: at most a quarter of it is empty."""
+    size = min(1 << (rows - 1).bit_length(), _CHUNK)
+    return size // 2 if size - rows > size // 4 else size
 
 
 def _publish_values(row: PublishRow) -> Sequence[Any]:
