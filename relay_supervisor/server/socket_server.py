@@ -21,13 +21,14 @@ import socket
 import stat
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol, Self
 
 from filelock import FileLock, Timeout
 
 from relay_core.errors import Closed, StorageError
+from relay_core.journal.commit import PublishBatch
 from relay_core.protocol.frames import Request
 from relay_core.protocol.methods import LONG_POLL, STOPPING, WATCHES_TASK, has_trait
 from relay_core.protocol.peer_credentials import peer_uid
@@ -50,7 +51,7 @@ class Answerer(Protocol):
 
     greeting: dict[str, Any]
 
-    def batch(self) -> AbstractContextManager[None]:
+    def batch(self) -> PublishBatch:
         """Store the publishes that begin in a `with` statement together."""
         ...
 
@@ -142,7 +143,7 @@ class SocketServer:
             return f"this socket is for uid {os.geteuid()} only"
         return self._answerer.identity()
 
-    def batch(self) -> AbstractContextManager[None]:
+    def batch(self) -> PublishBatch:
         """Store the publishes that begin in a `with` statement together."""
         return self._answerer.batch()
 

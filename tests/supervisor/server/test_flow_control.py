@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from relay_core.journal.commit import PublishBatch
 from relay_core.protocol.frames import Request
 from relay_core.tasks import Tasks
 from relay_supervisor.server import connection as connection_module
@@ -56,8 +57,8 @@ class Costs:
         self.begun: list[str] = []
         self._time = time
 
-    def batch(self) -> AbstractContextManager[None]:
-        return nullcontext()
+    def batch(self) -> PublishBatch:
+        return PublishBatch()
 
     def identify(self, connection: Connection) -> Identity | str:
         return Identity(operator=True)
