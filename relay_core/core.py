@@ -303,6 +303,10 @@ class RelayCore:
         """Store the publishes that are begun in a `with` statement together, after it: `begin_publish` alone."""
         return self.bus.commits.batch()
 
+    def on_settled(self, callback: Callable[[], None]) -> None:
+        """Call back each time the publishes of a `batch` are stored and have their outcomes."""
+        self.bus.commits.on_settled = callback
+
     def count_matching(self, pattern: str) -> int:
         """Return the number of endpoints that a publish to a pattern reaches, whatever the access rules."""
         return len(self.bus.mailboxes.select(pattern))

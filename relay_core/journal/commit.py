@@ -26,7 +26,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import inf
 from queue import SimpleQueue
@@ -80,6 +80,8 @@ class Commits:
         self._thread: threading.Thread | None = None
         self.degraded: str | None = None
         """Why the last sync failed, until one succeeds."""
+        self.on_settled: Callable[[], None] = lambda: None
+        """Called after transactions were settled together."""
 
     def open(self) -> None:
         """Start the threads that this durability needs."""
@@ -159,6 +161,7 @@ class Commits:
             return
         if self._thread is None:
             self._commit_batch(submitted)
+            self.on_settled()
         elif len(submitted) == 1 and not expects_more and self._may_sync_here:
             self._commit_group(submitted)
             self._settle_all()
@@ -374,6 +377,7 @@ class Commits:
     def _settle_all(self) -> None:
         while self._settled:
             self._settled.popleft().finish()
+        self.on_settled()
 
 
 class PublishBatch:

@@ -54,7 +54,7 @@ from relay_supervisor.server.flow_control import (
 )
 from relay_supervisor.server.identity import Identity
 from relay_supervisor.server.line_deadline import LineDeadline
-from relay_supervisor.server.output import LineWriter
+from relay_supervisor.server.output import FlushQueue, LineWriter
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +70,8 @@ class Service(Protocol):
     tasks: Tasks
     turns: FairTurns
     """Where connections wait that have exceeded their share of the loop."""
+    output: FlushQueue
+    """Where connections wait that have answers to send."""
     greeting: dict[str, Any]
     """Sent beside the first answer of a connection."""
 
@@ -107,7 +109,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._frames = FrameBuffer()
         self._lines: deque[bytes] = deque()
-        self._output = LineWriter()
+        self._output = LineWriter(service.output)
         self._deadline = LineDeadline(
             lambda: self._frames.begun and not self._ending,
             lambda: self._reading,
@@ -382,7 +384,7 @@ class Connection(asyncio.Protocol):
         else:
             self._succeed(request, publish.result)
         self._ended(request, size)
-        if self._turn is None and not self.closed:
+        if self._turn is None and not self.closed and (self._lines or self._ending or not self._reading):
             self._await_turn()
             self._regulate()
 

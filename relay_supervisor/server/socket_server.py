@@ -36,6 +36,7 @@ from relay_core.tasks import Tasks
 from relay_supervisor.server.connection import Connection
 from relay_supervisor.server.flow_control import FairTurns
 from relay_supervisor.server.identity import Identity
+from relay_supervisor.server.output import FlushQueue
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +77,7 @@ class SocketServer:
         self.connections = connections
         self.tasks = Tasks()
         self.turns = FairTurns()
+        self.output = FlushQueue()
         self.greeting = answerer.greeting
         self.max_connections = min(MAX_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         self.before_close: Callable[[], None] | None = None

@@ -22,6 +22,7 @@ from relay_supervisor.server import flow_control
 from relay_supervisor.server.connection import Connection
 from relay_supervisor.server.flow_control import COSTLY_SECS, FairTurns, QueuedTurn, TimeDebt
 from relay_supervisor.server.identity import Identity
+from relay_supervisor.server.output import FlushQueue
 from tests.kit.raw_client import Raw
 
 GREEDY = 10
@@ -53,6 +54,7 @@ class Costs:
     def __init__(self, time: Time) -> None:
         self.tasks = Tasks()
         self.turns = FairTurns()
+        self.output = FlushQueue()
         self.greeting: dict[str, Any] = {}
         self.begun: list[str] = []
         self._time = time
