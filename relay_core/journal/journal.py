@@ -100,8 +100,10 @@ class Journal:
         self.directory.mkdir(mode=0o700, exist_ok=True)
         if self.durability == "fsync":
             fsync_directory(self.directory.parent)
+        while self.closed.spares.evict():
+            pass
         with self._lock:
-            existing = segments(self.directory) + self.closed.segments() + self.closed.spares.all()
+            existing = segments(self.directory) + self.closed.segments()
             self._sequence = max([after, *(sequence for sequence, _ in existing)])
             try:
                 self._next_segment()

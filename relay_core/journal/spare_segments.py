@@ -3,11 +3,11 @@
 Overwriting written blocks costs less than filling a new file with zeros first: no space is allocated, the pages are
 often still in memory, and fdatasync has no metadata to write.
 
-1. The old lines never count again: the checksum of a line is seeded with its segment's number, and no number is used
-   twice. A spare is ``journal/{sequence}.spare``, so that its number is known even if no other segment is left.
-2. The first byte of a new segment is zero until its first line is written, and a zero byte follows its last line: it
-   ends there for everyone who only looks for the end of the lines. (After a power loss the zero may be missing; then
-   rule 1 alone decides.)
+1. The old lines never count again: the checksum of a line is seeded with its segment's number, and numbers only grow. A
+   start removes the spare (``journal/{sequence}.spare``), which may come from a backup that was copied while the file
+   was in use.
+2. The first byte of a new segment is zero until its first line is written, and a zero byte follows its last line: that
+   is where its lines end. After a power loss the zero may be missing; then rule 1 alone decides.
 3. A file with a second name is not reused: it may belong to a backup.
 4. One spare at most. It is the first to be removed when the disk is full.
 """
