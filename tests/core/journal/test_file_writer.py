@@ -252,7 +252,7 @@ class TestBounds:
         waiting.join(0.05)
         assert waiting.is_alive()
         bench.writer._write_next(bench.writer._queue)
-        waiting.join(30)
+        waiting.join(5)  # it looks by itself only every 10 s
         assert not waiting.is_alive()
         assert bench.on_disk(NEW) == [0, 1, 2]
 
