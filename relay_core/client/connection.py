@@ -21,7 +21,14 @@ from typing import Any, NamedTuple, cast
 import orjson
 
 from relay_core.errors import ProtocolError, SupervisorUnavailable
-from relay_core.protocol.frames import MAX_FRAME, FrameBuffer, encode_notification, encode_request, error_from_wire
+from relay_core.protocol.frames import (
+    MAX_FRAME,
+    FrameBuffer,
+    encode_ack,
+    encode_notification,
+    encode_request,
+    error_from_wire,
+)
 from relay_core.protocol.peer_credentials import explain_unreachable, find_stranger
 
 
@@ -140,12 +147,17 @@ class Connection(asyncio.BufferedProtocol):
         self._write(line, others_wait)
         return answer
 
-    def notify(self, method: str, params: dict[str, Any], *, more_follow: bool = False) -> None:
+    def notify(self, method: str, params: dict[str, Any]) -> None:
         """Send a notification; do nothing if the connection has ended."""
         if not self.lost.done():
             line = encode_notification(method, params)
             _check_size(line)
-            self._write(line, more_follow)
+            self._write(line, False)
+
+    def ack(self, delivery_id: str, *, more_follow: bool) -> None:
+        """Acknowledge a delivery; do nothing if the connection has ended."""
+        if not self.lost.done():
+            self._write(encode_ack(delivery_id), more_follow)
 
     def close(self) -> None:
         """Send the waiting output, then close."""

@@ -234,8 +234,7 @@ class MessageStream(Stream):
         """Acknowledge the current message; the next step does so too."""
         current, self._current = self._current, None
         if current is not None:
-            params = {"deliveryId": current.delivery_id}
-            current.connection.notify("ack", params, more_follow=bool(self._notes))
+            current.connection.ack(current.delivery_id, more_follow=bool(self._notes))
 
     def fail(self, reason: str) -> None:
         """Dead-letter the current message."""

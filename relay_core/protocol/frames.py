@@ -163,6 +163,11 @@ def encode_notification(method: str, params: dict[str, Any]) -> bytes:
     return orjson.dumps({"jsonrpc": "2.0", "method": method, "params": params}, option=orjson.OPT_APPEND_NEWLINE)
 
 
+def encode_ack(delivery_id: str) -> bytes:
+    """Return the line of the notification `ack`, which follows every message."""
+    return b'{"jsonrpc":"2.0","method":"ack","params":{"deliveryId":%b}}\n' % orjson.dumps(delivery_id)
+
+
 def encode_result(id: Id, result: Any, greeting: dict[str, Any] | None = None) -> bytes:
     """Return the line of an answer; models within it are written in their wire form."""
     return _encode_answer(id, "result", result, greeting)
