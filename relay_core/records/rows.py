@@ -24,7 +24,7 @@ from relay_core.messages.delivery import DELIVERY_COLUMNS, Delivery
 
 T = TypeVar("T")
 
-_CHUNK = 256
+_CHUNK = 128
 _NULL = float("nan")
 """What SQLite stores as NULL: binding None takes Python ten times as long."""
 _INT64 = 2**63 - 1
