@@ -42,8 +42,8 @@ Durability = Literal["fsync", "os"]
 SEGMENT_BYTES = 16 * 1024 * 1024
 _FDATASYNC: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
 _AHEAD = 1024 * 1024
-_AHEAD_ON_LOOP = 256 * 1024
-"""With ``os`` the event loop writes the zeros."""
+_AHEAD_ON_LOOP = 64 * 1024
+"""With ``os`` the event loop writes the zeros. More would take too much of a small disk."""
 _ZEROS = memoryview(bytes(_AHEAD))
 _SPARED = 4
 """Space is reserved ahead only if the disk has several times as much free."""
