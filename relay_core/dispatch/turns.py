@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -136,7 +137,8 @@ class Turns:
     def _put_back(self, flight: InFlight, error: OSError) -> None:
         """Requeue a message whose claim could not be recorded."""
         logger.error("%s: cannot claim: %s", flight.mailbox.subject, error)
-        flight.mailbox.requeue(flight.message)
+        with suppress(OSError):  # then it stays in cur/ until the next start
+            flight.mailbox.requeue(flight.message)
         if flight.probe:
             self._dispatch.breakers.release(flight.mailbox.hash)
         self._dispatch.wake_after_error(flight.mailbox)
@@ -252,6 +254,8 @@ class Turns:
             self._runner = None
             if self._handlers:
                 self._run_handlers()
+            elif self._ended:
+                self._take_soon()
 
     async def _handle(self, flight: InFlight) -> None:
         mailbox, message = flight.mailbox, flight.message
