@@ -287,7 +287,6 @@ class Bus:
             self.recorder,
             self.clock,
             lambda publication: Fanout(publication, self.dead_letter_writer, self.tasks, self.clock),
-            self.dedupe,
             self.replies,
         )
         settle = Settle(subject_dead_letters, self.recorder)

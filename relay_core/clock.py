@@ -78,8 +78,13 @@ async def sleep(clock: Clock, delay: float) -> None:
 def iso(ms: int) -> str:
     """Format milliseconds since the epoch as an ISO 8601 instant in UTC."""
     seconds, millis = divmod(ms, 1000)
+    return f"{_iso_second(seconds)}.{millis:03d}Z"
+
+
+@lru_cache(maxsize=16)
+def _iso_second(seconds: int) -> str:
     # Not strftime, which does not pad the year 1.
-    return f"{datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None).isoformat()}.{millis:03d}Z"
+    return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None).isoformat()
 
 
 def parse_iso(text: str) -> int:

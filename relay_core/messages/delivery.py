@@ -8,7 +8,6 @@ times are the first plus elapsed monotonic time, so a clock that jumps does not 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from operator import attrgetter
 from typing import Any, ClassVar
 
 from pydantic import ConfigDict
@@ -93,7 +92,6 @@ class Delivery:
 
 
 DELIVERY_COLUMNS = tuple(field.name for field in fields(Delivery))
-delivery_row = attrgetter(*DELIVERY_COLUMNS)
 
 
 def stored_delivery(

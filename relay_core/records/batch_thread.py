@@ -60,6 +60,7 @@ class BatchThread(Generic[T]):
         self._on_error = on_error
         self._items: list[T] = []
         self._calls: list[Callable[[], None]] = []
+        self._is_due = False  # as the event: asking that takes longer than the append
         self._due = threading.Event()
         self._hurry = threading.Event()
         self._lock = threading.Lock()
@@ -84,8 +85,8 @@ class BatchThread(Generic[T]):
             self._drop()
             return
         items.append(item)
-        if not self._due.is_set():
-            self._due.set()
+        if not self._is_due:
+            self._wake()
 
     def submit(self, call: Callable[[], R]) -> Future[R]:
         """Run a call on the thread once everything put before it has been flushed.
@@ -110,7 +111,7 @@ class BatchThread(Generic[T]):
                 raise Closed(f"the thread {self._name!r} has been closed")
             self._calls.append(run)
         self._hurry.set()
-        self._due.set()
+        self._wake()
         return future
 
     def barrier(self) -> Future[None]:
@@ -127,11 +128,15 @@ class BatchThread(Generic[T]):
             self._closing = True
             self._limit = 0
         self._hurry.set()
-        self._due.set()
+        self._wake()
         if self._thread.ident is None:
             self._round()
         else:
             self._thread.join()
+
+    def _wake(self) -> None:
+        self._is_due = True
+        self._due.set()
 
     def _drop(self) -> None:
         with self._lock:
@@ -148,6 +153,7 @@ class BatchThread(Generic[T]):
     def _round(self) -> None:
         self._hurry.clear()
         self._due.clear()
+        self._is_due = False
         with self._lock:
             calls, self._calls = self._calls, []
         batch = self._items[:]

@@ -116,16 +116,6 @@ def make_event(kind: EventKind, time: int, fields: Mapping[str, str | int | None
     return {"time": time, "kind": kind, **event, "v": EVENT_SCHEMA_VERSION}
 
 
-def wire_event(item: WireEvent | EventSource) -> WireEvent:
-    """Return an event's JSON form."""
-    if isinstance(item, dict):
-        return item
-    make, about = item
-    event = make(about)
-    event["v"] = EVENT_SCHEMA_VERSION
-    return event
-
-
 def format_events(events: list[WireEvent]) -> tuple[bytes, int]:
     """Return the lines of these events and their number; an event that cannot be encoded as JSON is omitted."""
     try:
@@ -135,7 +125,8 @@ def format_events(events: list[WireEvent]) -> tuple[bytes, int]:
         data = orjson.dumps(events)
     # One call for the batch costs a third of one call per event. Events are flat and a quote within a string is always
     # escaped, so these four bytes occur only between two events.
-    return data[1:-1].replace(b'},{"', b'}\n{"') + b"\n", len(events)
+    lines = data[1:-1].replace(b'},{"', b'}\n{"')
+    return lines + b"\n" if lines else b"", len(events)
 
 
 def _repaired(event: WireEvent) -> WireEvent | None:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from relay_core.messages.delivery import Delivery
+from relay_core.messages.ids import first_ulid
 from relay_core.records.batch_thread import BatchThread
 from relay_core.records.index_file import IndexFile, Rebuild
 from relay_core.records.rows import PublishRow, Row, write_deliveries, write_publishes, write_read_to
@@ -45,6 +46,8 @@ class Index:
         self._file = IndexFile(path, rebuild, on_incomplete=self._note_incomplete, on_complete=self.note_repaired)
         self._unsaved: list[Row] = []
         self._thread: BatchThread[Row] = BatchThread("relay-index", self._flush)
+        self.note = self._thread.put
+        """Note a row's present state; it is written within 50 ms. Costs an append."""
 
     def open(self) -> None:
         """Open index.db; start an empty one if it is damaged, and continue without if it is locked."""
@@ -61,10 +64,6 @@ class Index:
     def is_behind(self) -> bool:
         """Return True if the database has refused rows; ask only from a job, since a batch may be in progress."""
         return bool(self._unsaved)
-
-    def note(self, row: Row) -> None:
-        """Note a row's present state; it is written within 50 ms."""
-        self._thread.put(row)
 
     def caught_up(self, sequence: int) -> None:
         """Note that the index has every row of the journal's segments up to this one, unless it is behind. Blocks.
@@ -126,9 +125,10 @@ class Index:
     def warm(self, since_ms: int) -> list[tuple[str, str, int]]:
         """Return (id, sender, created_ms) of the publishes accepted since a time. Blocks."""
         return self._startup_query(
-            "SELECT id, sender, created_ms FROM publishes WHERE created_ms > ?"
-            " AND status NOT IN ('refused', 'replayed') ORDER BY created_ms",
-            (since_ms,),
+            # An id is never of an earlier time than its publish.
+            "SELECT id, sender, created_ms FROM publishes WHERE id > ? AND created_ms > ?"
+            " AND status NOT IN ('refused', 'replayed') ORDER BY id",
+            (first_ulid(since_ms), since_ms),
         )
 
     def recent_outcomes(self, limit: int) -> list[tuple[str, str]]:
@@ -166,15 +166,12 @@ class Index:
     def _save(self, rows: list[Row]) -> None:
         db = self._file.healthy()
         publishes = [row for row in rows if type(row) is PublishRow]
-        # By identity: the state of the same delivery is read once, when it is written.
-        deliveries: dict[int, Delivery] = {}
-        for row in rows:
-            if type(row) is Delivery:
-                deliveries.pop(id(row), None)
-                deliveries[id(row)] = row
+        deliveries = [row for row in rows if type(row) is Delivery]
+        # Compared by identity: a delivery that was noted several times is written once, in its last place.
+        deliveries = list(dict.fromkeys(reversed(deliveries)))[::-1]
         with transaction(db):
             write_publishes(db, publishes)
-            write_deliveries(db, list(deliveries.values()))
+            write_deliveries(db, deliveries)
 
     def _keep(self, rows: list[Row], error: Exception) -> None:
         """Keep rows for the next batch; rows beyond the limit are found by the next reconcile."""

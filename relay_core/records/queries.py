@@ -12,6 +12,7 @@ import orjson
 
 from relay_core.messages.dead_letter import DeadLetterGroup, DeadLetterSummary
 from relay_core.messages.delivery import DELIVERY_COLUMNS, Span, Status
+from relay_core.messages.ids import first_ulid
 from relay_core.records.schema import DEAD_LETTERS, transaction
 from relay_core.records.selection import Selection
 from relay_core.storage.maildir import CUR, FAILED, NEW
@@ -139,9 +140,9 @@ def forget_traces(db: sqlite3.Connection, before_ms: int) -> int:
             (before_ms,),
         ).rowcount
         db.execute(
-            "DELETE FROM publishes WHERE created_ms < ?"
+            "DELETE FROM publishes WHERE id < ? AND created_ms < ?"
             " AND NOT EXISTS (SELECT 1 FROM deliveries WHERE deliveries.message_id = publishes.id)",
-            (before_ms,),
+            (first_ulid(before_ms), before_ms),
         )
     return removed
 

@@ -15,7 +15,7 @@ from relay_core.config import BackpressureConfig
 from relay_core.messages.delivery import Delivery, Status, TargetKind
 from relay_core.messages.subjects import adapter_of
 from relay_core.records.event_log import EventLog
-from relay_core.records.events import MAX_DETAIL, EventKind
+from relay_core.records.events import EVENT_SCHEMA_VERSION, MAX_DETAIL, EventKind
 from relay_core.records.index import Index
 from relay_core.records.metrics import BUDGET_CODES, Metrics
 from relay_core.records.rows import PublishRow
@@ -180,6 +180,7 @@ def publish_event(row: PublishRow) -> dict[str, Any]:
     """Return the event of a publish."""
     event = {
         "time": row.created_ms,
+        "v": EVENT_SCHEMA_VERSION,
         "kind": EventKind.PUBLISH,
         "messageId": row.id,
         "traceId": row.trace_id,
@@ -198,27 +199,25 @@ def publish_event(row: PublishRow) -> dict[str, Any]:
 def stored_event(delivery: Delivery) -> dict[str, Any]:
     """Return the event of a stored copy."""
     stored = delivery.stored_ms or delivery.sent_ms
-    event = _delivery_event(EventKind.STORED, delivery, stored)
-    event["status"] = Status.NEW
-    if delivery.replays:
-        return event
-    event["storeUs"] = event["totalUs"] = int((stored - delivery.sent_ms) * 1000)
+    event = _delivery_event(EventKind.STORED, delivery, stored, Status.NEW)
+    if not delivery.replays:
+        event["storeUs"] = event["totalUs"] = int((stored - delivery.sent_ms) * 1000)
     return event
 
 
 def handled_event(delivery: Delivery) -> dict[str, Any]:
     """Return the event of a delivery whose handlers have ended."""
-    event = _delivery_event(EventKind.HANDLED, delivery, delivery.handled_ms or 0)
-    event["status"] = delivery.status
+    event = _delivery_event(EventKind.HANDLED, delivery, delivery.handled_ms or 0, delivery.status)
     event["queueUs"], event["handleUs"], event["totalUs"] = _latencies(delivery)
     if delivery.code is not None:
         event["code"], event["detail"] = delivery.code, (delivery.reason or "")[:MAX_DETAIL]
     return event
 
 
-def _delivery_event(kind: str, delivery: Delivery, time: float) -> dict[str, Any]:
+def _delivery_event(kind: str, delivery: Delivery, time: float, status: str) -> dict[str, Any]:
     event = {
         "time": int(time),
+        "v": EVENT_SCHEMA_VERSION,
         "kind": kind,
         "messageId": delivery.message_id,
         "traceId": delivery.trace_id,
@@ -226,6 +225,7 @@ def _delivery_event(kind: str, delivery: Delivery, time: float) -> dict[str, Any
         "sender": delivery.sender,
         "target": delivery.target,
         "targetKind": delivery.kind,
+        "status": status,
         "hopCount": delivery.hops_after,
         "callsLeft": delivery.calls_after,
         "bytes": delivery.size,

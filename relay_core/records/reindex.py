@@ -27,7 +27,7 @@ from relay_core.messages.envelope import decode_envelope
 from relay_core.messages.ids import is_ulid
 from relay_core.records.journal_history import JournalHistory
 from relay_core.records.queries import ON_DISK, STATUSES_ON_DISK
-from relay_core.records.rows import PublishRow, write_deliveries, write_publishes, write_read_to
+from relay_core.records.rows import PUBLISH_COLUMNS, write_deliveries, write_publishes, write_read_to
 from relay_core.records.schema import transaction
 from relay_core.storage.endpoint_file import EndpointFile, read_endpoint_file
 from relay_core.storage.maildir import FAILED, NEW, STATES, Maildir
@@ -177,7 +177,7 @@ def _end(db: sqlite3.Connection, target: str, maildir: Maildir, state: str, mess
 
 def _copy_history(old: sqlite3.Connection, new: sqlite3.Connection) -> None:
     """Copy the rows that exist only in an index: publishes and ended deliveries; if damaged, its readable rows."""
-    for table, columns in (("publishes", PublishRow._fields), ("deliveries", DELIVERY_COLUMNS)):
+    for table, columns in (("publishes", PUBLISH_COLUMNS), ("deliveries", DELIVERY_COLUMNS)):
         names = ", ".join(columns)
         marks = ", ".join("?" for _ in columns)
         with transaction(new):

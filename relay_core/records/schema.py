@@ -1,9 +1,10 @@
 """The index's tables, as migrations: entry *n* brings ``user_version`` from *n* to *n* + 1.
 
-One row per publish (rate accounting, dedupe) and one per delivery (key: message and target).
+One row per publish (rate accounting, dedupe) and one per delivery (key: message and target). Both tables are ordered by
+message id, and so by time.
 
-An SQL index has a cost for every row in it, so all but one are partial: waiting messages, messages on disk, dead
-letters, replies. A message that is handled immediately is in none of them.
+An SQL index has a cost for every row in it, so all are partial: outcomes, waiting messages, messages on disk, dead
+letters, replies. A message that is handled immediately is in none of those of deliveries.
 """
 
 from __future__ import annotations
@@ -93,6 +94,30 @@ MIGRATIONS: tuple[str, ...] = (
     DROP INDEX dead_letter_groups;
     CREATE INDEX dead_letter_groups ON deliveries (code, target, status = 'partial_failure', handled_ms, status)
         WHERE status IN ('failed', 'no_subscriber', 'partial_failure');
+    """,
+    # Only the columns that are read. A ULID begins with its time, so the table itself is ordered by time.
+    """
+    DROP INDEX publishes_by_time;
+    DROP INDEX outcomes;
+    ALTER TABLE publishes RENAME TO wide_publishes;
+    CREATE TABLE publishes (
+        id TEXT PRIMARY KEY,
+        sender TEXT NOT NULL,
+        created_ms INTEGER NOT NULL,
+        status TEXT NOT NULL,
+        dedupe TEXT,
+        result TEXT
+    ) WITHOUT ROWID;
+    INSERT INTO publishes SELECT id, sender, created_ms, status, dedupe, result FROM wide_publishes;
+    DROP TABLE wide_publishes;
+    CREATE INDEX outcomes ON publishes (id) WHERE result IS NOT NULL;
+    """,
+    # One index for both: `expired` is asked every minute; `unread`, once an hour, reads all of this index, and with the
+    # status in it nothing else (5 ms for 100,000 waiting messages).
+    """
+    DROP INDEX waiting_by_expiry;
+    DROP INDEX waiting_by_age;
+    CREATE INDEX waiting ON deliveries (expires_ms, stored_ms, status) WHERE status = 'new';
     """,
 )
 

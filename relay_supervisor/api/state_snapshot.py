@@ -14,7 +14,7 @@ from relay_core.core import RelayCore
 from relay_core.messages.dead_letter import DeadLetterGroup, group_key
 from relay_core.messages.operator_views import ConfiguredAdapter, JobState
 from relay_core.protocol.live_state import LiveBreaker, LiveSender
-from relay_core.records.events import Event, wire_event
+from relay_core.records.events import Event
 from relay_core.rules.breaker import CircuitState
 
 _MOMENT_MS = 100
@@ -50,7 +50,7 @@ class StateSnapshot:
     def events(self, newest: int) -> list[dict[str, Any]]:
         """Return the newest events in their wire form, oldest first."""
         recent = list(self.relay.events.recent)
-        return [Event.model_validate(wire_event(row)).to_wire() for row in recent[max(len(recent) - newest, 0) :]]
+        return [Event.model_validate(row).to_wire() for row in recent[max(len(recent) - newest, 0) :]]
 
     def _senders(self) -> dict[str, LiveSender]:
         now = self.relay.clock.now_ms()

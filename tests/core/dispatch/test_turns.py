@@ -174,7 +174,7 @@ async def test_an_ack_that_is_called_is_recorded_when_it_returns(
     (message_id,) = await publish_all(relay, A, [1])
     await until(lambda: push.held)
     (ack,) = push.take()
-    with a_journal_that_takes_nothing(), pytest.raises(OSError):
+    with a_journal_that_takes_nothing(), pytest.raises(OSError, match="too large"):
         ack()
     assert relay.mailboxes()[0].claimed == 1
     ack()

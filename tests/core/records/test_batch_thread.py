@@ -120,7 +120,7 @@ def test_a_put_suspended_at_any_line_loses_nothing(start: Start) -> None:
 
 
 @pytest.mark.parametrize("with_barrier", [False, True], ids=["put", "put-and-barrier"])
-@pytest.mark.parametrize("step", range(7))
+@pytest.mark.parametrize("step", range(8))
 def test_a_put_between_any_two_lines_of_a_round_is_flushed_unasked(step: int, with_barrier: bool) -> None:
     """Without a barrier only the put's own wake-up brings it out; a barrier must not resolve before it."""
     flushed: list[int] = []

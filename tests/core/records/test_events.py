@@ -411,6 +411,16 @@ def test_a_writer_that_cannot_keep_up_drops_and_counts(
     assert [event.bytes for event in sealed_events(directory)] == list(range(100))
 
 
+def test_a_large_batch_over_two_hours_keeps_the_order_of_each(log: EventLog, directory: Path) -> None:
+    for number in range(700):
+        log.put(event_at(NOON + HOUR * (number // 3 % 2), number if number != 400 else 1 << 70))
+    log.close()
+    found = [[event.bytes or 0 for event in EventReader(path)] for path in segments(directory, "1*.jsonl")]
+    whole = [number for number in range(700) if number != 400]
+    assert found == [[number for number in whole if number // 3 % 2 == hour] for hour in (0, 1)]
+    assert (log.written, log.dropped) == (699, 1)
+
+
 # Reading and retention
 
 

@@ -11,10 +11,11 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -232,6 +233,47 @@ async def test_a_text_that_is_no_unicode_costs_no_other_row(index: Index, clock:
     assert await index.run(lambda db: db.execute("SELECT dedupe FROM publishes").fetchall()) == [("?",)]
 
 
+async def test_a_number_beyond_sqlites_range_costs_no_other_row(index: Index, clock: FakeClock) -> None:
+    new_id = UlidFactory(clock)
+    good, bad = delivery(new_id()), delivery(new_id(), expires_ms=10**30)  # a file may say so
+    index.note(good)
+    index.note(bad)
+    found = await index.run(rows)
+    assert found[bad.message_id, bad.target]["expires_ms"] == 2**63 - 1
+    assert found[good.message_id, good.target]["expires_ms"] == T0 + 1000
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 255, 256, 257, 700])
+async def test_a_batch_of_any_size_is_written_whole_with_every_column(
+    count: int, index: Index, clock: FakeClock
+) -> None:
+    new_id = UlidFactory(clock)
+    outcome: dict[str, Any] = {"handler": "h", "ok": True}
+    noted = [
+        delivery(
+            new_id(), Status.DONE, parent_id="P", code="c", reason="r", claimed_ms=T0 + 1.5, handled_ms=T0 + 2.5,
+            replays=number, replay_of="O", outcomes=[outcome], ancestors=(A, B),
+        )
+        if number % 2
+        else delivery(new_id())
+        for number in range(count)
+    ]  # fmt: skip
+    for one in noted:
+        index.note(publish(one.message_id, dedupe=f"s {one.message_id}", result={"n": one.replays}))
+        index.note(one)
+    found = await index.run(rows)
+    for one in noted:
+        row = found.pop((one.message_id, one.target))
+        row["ancestors"] = tuple(orjson.loads(row["ancestors"]))
+        row["outcomes"] = row["outcomes"] and orjson.loads(row["outcomes"])
+        assert row == asdict(one)
+    assert found == {}
+    written = await index.run(lambda db: db.execute("SELECT * FROM publishes ORDER BY id").fetchall())
+    assert written == [
+        (one.message_id, SENDER, T0, "accepted", f"s {one.message_id}", f'{{"n":{one.replays}}}') for one in noted
+    ]
+
+
 async def test_an_error_in_a_look_up_is_its_callers_and_no_reason_to_build_anew(index: Index, data_dir: Path) -> None:
     inode = os.stat(data_dir / "index.db").st_ino
     with pytest.raises(sqlite3.OperationalError, match="syntax"):
@@ -262,20 +304,35 @@ async def test_close_writes_what_is_noted_and_leaves_one_file(data_dir: Path) ->
     db.close()
 
 
-def test_usage_and_outcomes_are_read_back_at_a_start(data_dir: Path) -> None:
+def test_usage_and_outcomes_are_read_back_at_a_start(data_dir: Path, clock: FakeClock) -> None:
+    new_id = UlidFactory(clock)
     index = Index(data_dir / "index.db", lambda new, old: None)
     index.open()
     for number, status in enumerate(["accepted", "refused", "failed", "accepted", "partial"]):
-        index.note(
-            publish(f"{number}", created_ms=T0 + number, status=status, dedupe=f"s {number}", result={"n": number})
-        )
-    index.note(publish("9", created_ms=T0 + 9, dedupe="s 9"))
+        made = publish(new_id(T0 + number), created_ms=T0 + number, status=status)
+        index.note(made._replace(dedupe=f"s {number}", result={"n": number}))
+    index.note(publish(new_id(T0 + 9), created_ms=T0 + 9, dedupe="s 9"))
     index.close()
     again = Index(data_dir / "index.db", lambda new, old: None)
     again.open()
     assert [created for _, _, created in again.warm(T0)] == [T0 + 2, T0 + 3, T0 + 4, T0 + 9]
     assert again.recent_outcomes(2) == [("s 3", '{"n":3}'), ("s 4", '{"n":4}')]
     assert len(again.recent_outcomes(100)) == 5
+    again.close()
+
+
+def test_usage_is_found_by_its_own_time_after_the_clock_was_set_back(data_dir: Path, clock: FakeClock) -> None:
+    new_id = UlidFactory(clock)
+    index = Index(data_dir / "index.db", lambda new, old: None)
+    index.open()
+    before = publish(new_id(T0 + 60_000), created_ms=T0 + 60_000)
+    since = [publish(new_id(T0 + number), created_ms=T0 + number) for number in range(3)]
+    for row in (before, *since):
+        index.note(row)
+    index.close()
+    again = Index(data_dir / "index.db", lambda new, old: None)
+    again.open()
+    assert {id for id, _, _ in again.warm(T0)} == {before.id, since[1].id, since[2].id}
     again.close()
 
 

@@ -360,5 +360,7 @@ def test_what_is_asked_often_reads_only_the_rows_it_is_about(
     for sql in asked:
         plan = [step for *_, step in db.execute(f"EXPLAIN QUERY PLAN {sql}")]
         assert [step for step in plan if step.startswith("SCAN") and " USING " not in step] == [], plan
-        if name not in ("groups", "spans", "parent"):  # few rows, whatever the size of the index
+        if name == "unread":  # once an hour
+            assert plan == ["SCAN deliveries USING COVERING INDEX waiting", "USE TEMP B-TREE FOR ORDER BY"]
+        elif name not in ("groups", "spans", "parent"):  # few rows, whatever the size of the index
             assert [step for step in plan if "TEMP B-TREE" in step] == [], plan
