@@ -191,6 +191,7 @@ class Bus:
             self.subscriptions.pools,
             self.breakers,
             self.handling,
+            self.commits,
             self.dead_letter_writer,
             self.recorder,
             clock,

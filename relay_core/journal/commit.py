@@ -12,9 +12,10 @@ Rules:
 
 1. A transaction's `settle` runs on the loop, once, in commit order, even if its caller was cancelled: the state in
    memory always follows the journal.
-2. Claims and ends (`note_claimed`, `note_requeued`, `finish`) are appended immediately and wait for no sync: the next
-   one covers them, and if no transaction follows, one is made within `SYNC_WITHIN_SECS`. A claim is appended before the
-   handler runs: after a kill it is known which messages were begun.
+2. Claims and ends (`note_claimed`, `note_requeued`, `finish`; those of one turn of the loop together, `note_turn`) are
+   appended immediately and wait for no sync: the next one covers them, and if no transaction follows, one is made
+   within `SYNC_WITHIN_SECS`. A claim is appended before the handler runs: after a kill it is known which messages were
+   begun.
 3. After a failed fdatasync no transaction of the group counts (P2): its messages are struck from the journal, its
    mailboxes are notified, and the next group writes to a new segment. Claims and ends that were not synced are repeated
    there.
@@ -26,11 +27,11 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from math import inf
 from queue import SimpleQueue
-from typing import Self
+from typing import Self, TypeAlias
 
 from relay_core.clock import Clock
 from relay_core.errors import Closed
@@ -44,6 +45,9 @@ from relay_core.storage.atomic_file import is_full
 from relay_core.storage.maildir import Maildir
 
 logger = logging.getLogger(__name__)
+
+MessageKey: TypeAlias = tuple[str, str]
+"""A mailbox and the id of one of its messages."""
 
 SYNC_WITHIN_SECS = 0.1
 """How long an acknowledged end or claim may wait for the sync that makes it survive a power loss."""
@@ -215,13 +219,24 @@ class Commits:
         Raises:
             OSError: if the journal cannot be written; the message must not be handled then.
         """
-        self._note(encode_op("begun", mailbox, message_id))
+        self._note([encode_op("begun", mailbox, message_id)])
+
+    def note_turn(self, ended: Iterable[MessageKey], begun: Iterable[MessageKey]) -> None:
+        """Journal that messages have ended, and that the handling of others begins.
+
+        Raises:
+            OSError: if the journal cannot be written; none of it counts.
+        """
+        lines = [encode_op("gone", mailbox, message_id) for mailbox, message_id in ended]
+        lines += [encode_op("begun", mailbox, message_id) for mailbox, message_id in begun]
+        if lines:
+            self._note(lines)
 
     def note_requeued(self, mailbox: str, message_id: str) -> None:
         """Journal that a claimed message is waiting again."""
         line = encode_op("back", mailbox, message_id)
         try:
-            self._note(line)
+            self._note([line])
         except OSError:
             self._amend(line)  # it may be late, but must precede the message's next line
 
@@ -231,7 +246,7 @@ class Commits:
         Raises:
             OSError: if the journal cannot be written; the file must stay then, or a restart restores it.
         """
-        self._note(encode_op("gone", mailbox, message_id))
+        self._note([encode_op("gone", mailbox, message_id)])
 
     def finish(self, mailbox: str, maildir: Maildir, message_id: str) -> None:
         """Journal that a claimed message has ended, and remove its file.
@@ -240,6 +255,11 @@ class Commits:
             OSError: if the journal cannot be written; the message stays claimed.
         """
         self.note_gone(mailbox, message_id)
+        self.remove_file(maildir, message_id)
+
+    @staticmethod
+    def remove_file(maildir: Maildir, message_id: str) -> None:
+        """Remove the file of a claimed message whose end is journaled."""
         try:
             maildir.complete(message_id)
         except OSError as error:
@@ -267,13 +287,13 @@ class Commits:
         else:
             yield
 
-    def _note(self, line: bytes) -> None:
+    def _note(self, lines: list[bytes]) -> None:
         if self._thread is None:
-            self.journal.append([line])
+            self.journal.append(lines)
             return
         with self._order:
-            self.journal.append([line])
-            self._unsynced.append(line)
+            self.journal.append(lines)
+            self._unsynced += lines
         self._sync_soon()
 
     def _amend(self, line: bytes) -> None:
