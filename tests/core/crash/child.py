@@ -328,12 +328,12 @@ def arm(job: Job, is_ready: threading.Event) -> None:
         return original(*args, **named)
 
     if step.name == "fdatasync":
-        _default(fdatasync=call)
+        journal_defaults(fdatasync=call)
     else:
         setattr(step.owner, step.name, call)
 
 
-def _default(**values: Any) -> None:
+def journal_defaults(**values: Any) -> None:
     """Change the defaults of a journal's parameters, in this process only."""
     defaults = Journal.__init__.__kwdefaults__
     assert defaults is not None
@@ -353,9 +353,9 @@ def fdatasync_with_power(fd: int) -> None:
 def live(job: Job) -> None:
     """Be the process of one job."""
     say(f"born {os.getpid()}")
-    _default(segment_bytes=job.segment_bytes)
+    journal_defaults(segment_bytes=job.segment_bytes)
     if job.power_fails:
-        _default(fdatasync=fdatasync_with_power)
+        journal_defaults(fdatasync=fdatasync_with_power)
     work = Work(job)
     if job.step is not None:
         arm(job, work.is_ready)
