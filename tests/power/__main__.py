@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import get_args
 
 from tests.power.check import stated
+from tests.power.disk import own_mounts
 from tests.power.publisher import Sync
 from tests.power.rig import Rig, State
 
@@ -34,6 +35,7 @@ def main() -> None:
     options = parser.parse_args()
     if os.geteuid() != 0 or not os.path.exists("/dev/fuse") or shutil.which("mkfs.ext4") is None:
         sys.exit("this needs root, /dev/fuse and mkfs.ext4")
+    own_mounts()
     total: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="relay-power-") as directory:
         state = None

@@ -23,6 +23,7 @@ MIB = 1024 * 1024
 _REQUEST = struct.Struct("<IIQQIIIHH")
 _NO_ANSWER = (2, 36, 42)  # FORGET, INTERRUPT, BATCH_FORGET
 _BIG_WRITES, _MAX_PAGES = 1 << 5, 1 << 22
+_CLONE_NEWNS, _MS_PRIVATE_ALL = 0x20000, 0x4000 | 1 << 18
 _DIRECT_IO = 1
 """The kernel must not cache the file: every write is to reach us."""
 
@@ -52,6 +53,22 @@ def mark(file: str, text: str) -> None:
     os.setxattr(file, "user.mark", text.encode())
 
 
+def own_mounts() -> None:
+    """Let this process mount where no other sees it; its mounts end with it.
+
+    A process that happened to copy our mounts would keep a file system in use that we have unmounted.
+    """
+    _system("unshare", _CLONE_NEWNS)
+    _system("mount", None, b"/", None, _MS_PRIVATE_ALL, None)
+
+
+def _system(name: str, *arguments: object) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if getattr(libc, name)(*arguments):
+        code = ctypes.get_errno()
+        raise OSError(code, f"{name}: {os.strerror(code)}")
+
+
 class Disk:
     """The file of a loop device, served by a thread. Needs root."""
 
@@ -73,9 +90,11 @@ class Disk:
         file.touch()
         self._fuse = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
         options = f"fd={self._fuse},rootmode=100600,user_id=0,group_id=0"
-        if ctypes.CDLL(None, use_errno=True).mount(b"relay-disk", bytes(file), b"fuse", 0, options.encode()):
+        try:
+            _system("mount", b"relay-disk", bytes(file), b"fuse", 0, options.encode())
+        except OSError:
             os.close(self._fuse)
-            raise OSError(ctypes.get_errno(), "cannot mount a FUSE file", str(file))
+            raise
         self._thread = threading.Thread(target=self._serve, name="disk", daemon=True)
         self._thread.start()
 

@@ -116,14 +116,17 @@ async def publish(life: Life) -> None:
     """Publish the numbers of a life, some at a time."""
     from relay_core.config import RelayConfig
     from relay_core.core import RelayCore
+    from relay_core.journal.journal import Journal
     from relay_core.messages.envelope import Envelope
-    from tests.core.crash.child import journal_defaults
 
     off = {"enabled": False}
     reliability = {"rateLimit": off, "circuitBreaker": off, "backpressure": off}
     retention = {"journalBytes": life.kept_bytes}
     config = RelayConfig.model_validate({"durability": "fsync", "reliability": reliability, "retention": retention})
-    journal_defaults(segment_bytes=life.segment_bytes)
+    defaults = Journal.__init__.__kwdefaults__
+    assert defaults is not None
+    assert "segment_bytes" in defaults
+    defaults["segment_bytes"] = life.segment_bytes
     numbers = range(life.first, life.first + life.count)
     fatal = random.Random(life.seed).choice(numbers[life.count // 2 :]) if life.killed else None
 

@@ -99,6 +99,7 @@ class Rig:
     def _find(self, content: bytes, unnamed: set[str]) -> set[TargetCopy]:
         """Return the copies that a bus finds on a disk, which loses the names that it need not keep."""
         image = self._directory / "cut.img"
+        image.unlink(missing_ok=True)  # the same file might still be in use by the loop device of the last cut
         image.write_bytes(content)
         with self._mounted(image) as root:
             for name in unnamed:

@@ -328,12 +328,12 @@ def arm(job: Job, is_ready: threading.Event) -> None:
         return original(*args, **named)
 
     if step.name == "fdatasync":
-        journal_defaults(fdatasync=call)
+        _default(fdatasync=call)
     else:
         setattr(step.owner, step.name, call)
 
 
-def journal_defaults(**values: Any) -> None:
+def _default(**values: Any) -> None:
     """Change the defaults of a journal's parameters, in this process only."""
     defaults = Journal.__init__.__kwdefaults__
     assert defaults is not None
@@ -353,9 +353,9 @@ def fdatasync_with_power(fd: int) -> None:
 def live(job: Job) -> None:
     """Be the process of one job."""
     say(f"born {os.getpid()}")
-    journal_defaults(segment_bytes=job.segment_bytes)
+    _default(segment_bytes=job.segment_bytes)
     if job.power_fails:
-        journal_defaults(fdatasync=fdatasync_with_power)
+        _default(fdatasync=fdatasync_with_power)
     work = Work(job)
     if job.step is not None:
         arm(job, work.is_ready)
