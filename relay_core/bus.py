@@ -197,6 +197,7 @@ class Bus:
             clock,
             self.tasks,
         )
+        self.commits.on_settled = self.dispatch.take_turn
         self.intake = DropIntake(
             self.mailboxes, self.commits, self.dead_letter_writer, self.dispatch, self.tasks, self.background
         )

@@ -304,8 +304,8 @@ class RelayCore:
         return self.bus.commits.batch()
 
     def on_settled(self, callback: Callable[[], None]) -> None:
-        """Call back each time the publishes of a `batch` are stored and have their outcomes."""
-        self.bus.commits.on_settled = callback
+        """Call back each time publishes were stored and have their outcomes, or messages were handed over."""
+        self.bus.dispatch.on_turn = callback
 
     def count_matching(self, pattern: str) -> int:
         """Return the number of endpoints that a publish to a pattern reaches, whatever the access rules."""

@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import isinf
 
 from relay_core.clock import Clock, Timer, call_later
@@ -83,6 +83,8 @@ class Dispatch:
         self.closing = False
         """Whether no further message begins."""
         self._turns = Turns(self)
+        self.on_turn: Callable[[], None] = lambda: None
+        """Called after each turn, in which messages may have been handed over (turns.py)."""
 
     def wake(self, mailbox: Mailbox) -> None:
         """Let a mailbox begin a message, unless it is busy or has nothing to do."""
@@ -93,6 +95,10 @@ class Dispatch:
         self._busy.add(mailbox.hash)
         self._idle.clear()
         self._turns.offer(mailbox)
+
+    def take_turn(self) -> None:
+        """Begin messages that were stored just now, without another iteration of the event loop."""
+        self._turns.take()
 
     def start_dispatcher(self, mailbox: Mailbox) -> None:
         """Serve a busy mailbox in a task: it has several consumers, or pools."""

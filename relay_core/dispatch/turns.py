@@ -1,8 +1,8 @@
 """Turns: messages of mailboxes with one consumer outside of pools are begun and ended in batches.
 
-1. A turn comes once per iteration of the event loop, if it has anything to do. It takes the messages that were
-   reported as handled since the last one, and the oldest message of every mailbox that may begin one. One append to
-   the journal records all of this, first the ends, then the claims.
+1. A turn comes once per iteration of the event loop, and when publishes have been stored. It takes the messages that
+   were reported as handled since the last one, and the oldest message of every mailbox that may begin one. One append
+   to the journal records all of this, first the ends, then the claims.
 2. The consumers get their messages after that append (P5). If it fails, the begun messages are requeued and retried
    after a while, and the ended ones stay claimed until the disk accepts their ends (dead_lettering.py).
 3. A mailbox has one message in flight, from its claim until its end or failure is settled. Its next one may begin in
@@ -60,6 +60,7 @@ class Turns:
         """The task that runs these, unless its handler waits."""
         self._deadlines = Deadlines(dispatch.clock, self._take_too_long)
         self._is_due = False
+        self._is_taking = False
 
     def offer(self, mailbox: Mailbox) -> None:
         """Let a mailbox begin its oldest message in the next turn."""
@@ -95,6 +96,17 @@ class Turns:
 
     def take(self) -> None:
         """Take a turn now."""
+        if self._is_taking:
+            self._take_soon()
+            return
+        self._is_taking = True
+        try:
+            self._take()
+        finally:
+            self._is_taking = False
+        self._dispatch.on_turn()
+
+    def _take(self) -> None:
         ended, self._ended = self._ended, []
         for flight in ended:
             self._free(flight)
