@@ -14,7 +14,8 @@
 6. `ack` and `fail` are accepted once: a delivery that is not in flight is `NotFound`. An `ack` is answered after the
    end of the message has been recorded; if several consumers handle the message, the last one records it. If that
    fails, `ack` is a StorageError and the delivery stays in flight; an `ack` sent as a notification is accepted, and
-   the end is recorded once the disk allows it.
+   the end is recorded with the others of this turn (turns.py), or once the disk allows it.
+7. A message is sent, and its answer taken, without a task, unless the client sends `start` or does not read.
 """
 
 from __future__ import annotations
