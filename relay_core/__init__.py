@@ -7,7 +7,8 @@ in twenty minutes, follow this order:
 2. `pipeline/stages.py` specifies a publish: eight stages in one list. Their rules are in `rules/`.
 3. `storage/maildir.py` moves a message between directories, `journal/` makes the moves durable, and
    `journal/recovery.py` completes them after a crash. Read these slowly.
-4. `dispatch/dispatcher.py` decides which message starts when; `dispatch/handling.py` takes it to its end.
+4. `dispatch/dispatcher.py` decides which message starts when, `dispatch/turns.py` begins and ends messages in batches,
+   and `dispatch/handling.py` decides what becomes of each.
 5. `deadletters/` stores failed messages; `deadletters/replay.py` sends them again, without loss or duplicates.
 6. `records/recorder.py` records every step in the index, the event log and the metrics.
 7. `adapters/interface.py` is the seam to other platforms. `protocol/methods.py` has one row per method of the socket,

@@ -191,11 +191,13 @@ class Bus:
             self.subscriptions.pools,
             self.breakers,
             self.handling,
+            self.commits,
             self.dead_letter_writer,
             self.recorder,
             clock,
             self.tasks,
         )
+        self.commits.on_settled = self.dispatch.take_turn
         self.intake = DropIntake(
             self.mailboxes, self.commits, self.dead_letter_writer, self.dispatch, self.tasks, self.background
         )
@@ -286,7 +288,6 @@ class Bus:
             self.recorder,
             self.clock,
             lambda publication: Fanout(publication, self.dead_letter_writer, self.tasks, self.clock),
-            self.dedupe,
             self.replies,
         )
         settle = Settle(subject_dead_letters, self.recorder)

@@ -23,6 +23,7 @@ from relay_core.config import RelayConfig
 from relay_core.deadletters.replay import Replays
 from relay_core.dispatch.subscriptions import Handler, Subscription
 from relay_core.errors import Closed, InvalidSubject, NotFound
+from relay_core.journal.commit import PublishBatch
 from relay_core.maintenance import Maintenance
 from relay_core.messages.dead_letter import Code, DeadLetter, DeadLetterFilter, DeadLetterGroup, DeadLetterSummary
 from relay_core.messages.delivery import Delivery, Span, TargetKind, TracePage, TraceSearch
@@ -33,6 +34,7 @@ from relay_core.messages.results import PublishResult
 from relay_core.messages.signals import Signal, SignalHandler, SignalSubscription
 from relay_core.messages.subjects import ADAPTER_PREFIX, subject_hash, validate_subject
 from relay_core.operator_state import MailboxRow, read_breakers, read_journal, read_mailbox, read_throughput
+from relay_core.pipeline.publication import Publication
 from relay_core.pipeline.publisher import BegunPublish
 from relay_core.protocol.live_state import LiveThroughput
 from relay_core.protocol.state import JournalState, MailboxState, TargetBreaker
@@ -269,13 +271,15 @@ class RelayCore:
             Closed: if the bus is closed.
         """
         begun = self.begin_publish(
-            subject,
-            payload,
-            sender=sender,
-            reply_to=reply_to,
-            budget=budget,
-            parent_id=parent_id,
-            dedupe_id=dedupe_id,
+            Publication(
+                subject,
+                payload,
+                sender,
+                reply_to=reply_to,
+                overrides=budget,
+                parent_id=parent_id,
+                dedupe_id=dedupe_id,
+            )
         )
         result = begun if isinstance(begun, PublishResult) else await begun
         # Storing without fsync never waits, so a publisher in a loop must let others run. Only afterwards: publishes
@@ -286,39 +290,26 @@ class RelayCore:
             await asyncio.sleep(0)
         return result
 
-    def begin_publish(
-        self,
-        subject: str,
-        payload: Any,
-        *,
-        sender: str,
-        reply_to: str | None = None,
-        budget: BudgetOverrides | Mapping[str, Any] | None = None,
-        parent_id: str | None = None,
-        dedupe_id: str | None = None,
-        reader: str | None = None,
-    ) -> BegunPublish:
-        """Publish as far as nothing has to be waited for; return the result, or the remaining work to await.
+    def begin_publish(self, publication: Publication) -> BegunPublish:
+        """Publish as far as nothing has to be waited for; return the result, or the publication, which can be awaited.
 
-        For callers with many publishes in flight, such as the supervisor; `reader` is the client that publishes it, as
-        `note_reader` knows it. Raises the errors of `publish`.
+        For callers with many publishes in flight, such as the supervisor. Raises the errors of `publish`.
         """
         if self._running is None:
             raise Closed(_CLOSED)
-        return self._running.publisher.begin(
-            subject,
-            payload,
-            sender=sender,
-            reply_to=reply_to,
-            budget=budget,
-            parent_id=parent_id,
-            dedupe_id=dedupe_id,
-            reader=reader,
-        )
+        return self._running.publisher.begin(publication)
 
-    def batch(self) -> AbstractContextManager[None]:
-        """Store the publishes that are begun in a `with` statement together, when it ends: `begin_publish` alone."""
+    def batch(self) -> PublishBatch:
+        """Store the publishes that are begun in a `with` statement together, after it: `begin_publish` alone."""
         return self.bus.commits.batch()
+
+    def on_settled(self, callback: Callable[[], None]) -> None:
+        """Call back each time publishes were stored and have their outcomes, or messages were handed over."""
+        self.bus.dispatch.on_turn = callback
+
+    def count_matching(self, pattern: str) -> int:
+        """Return the number of endpoints that a publish to a pattern reaches, whatever the access rules."""
+        return len(self.bus.mailboxes.select(pattern))
 
     async def subscribe(
         self, pattern: str, handler: Handler, *, max_in_flight: int | None = None, queue: str | None = None

@@ -101,6 +101,7 @@ class Supervisor:
             )
             server = SocketServer(self.socket, Methods(self.context), connections)
             server.before_close = relay.stop_dispatch
+            relay.on_settled(server.output.flush)  # not in the next turn of the loop: clients wait for these answers
             await stack.enter_async_context(server)
             self._stack = stack.pop_all()
         return self

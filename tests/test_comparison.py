@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, get_args
 
 import pytest
 
+from benchmarks.compare.bare_client import BareClient, Pattern
+from benchmarks.compare.contestant import IN_FLIGHT
+from benchmarks.compare.goals import GOALS, goal_table, goals
 from benchmarks.compare.programme import CLASSES, CONTESTANTS, METRICS, entry
 from benchmarks.compare.results import results
 from benchmarks.compare.table import table
@@ -60,7 +65,9 @@ def under_way(directory: Path, *names: str) -> Iterator[tuple[subprocess.Popen[s
 def test_every_contestant_that_is_installed_has_a_figure_for_all_it_can_do(tmp_path: Path) -> None:
     done = compare(*TINY, "--json", "--dir", tmp_path)
     assert done.returncode == 0, done.stderr
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    every = [json.loads(line) for line in done.stdout.splitlines()]
+    lines = [line for line in every if line["bench"] != "compare_goals"]
+    reached = every[len(lines) :]
     there = [name for name in CONTESTANTS if entry(name).missing() is None]
     assert [(line["bench"], line["contestant"], line["metric"], line["unit"]) for line in lines] == [
         (f"compare_{durability}", name, key, metric.unit)
@@ -73,6 +80,9 @@ def test_every_contestant_that_is_installed_has_a_figure_for_all_it_can_do(tmp_p
     for line in lines:
         assert line["value"] > 0
         assert line.keys() >= {"ratio_to_floor", "ratio_to_relay", "spread", "rounds"}
+    measured = [goal.title for goal in GOALS if {goal.relay, goal.other} <= {*there}]
+    assert [goal["metric"] for goal in reached[: len(measured)]] == measured
+    assert [goal["unit"] for goal in reached[len(measured) :]] == ["x", "1/s"]
     assert list(tmp_path.iterdir()) == []
     assert not started_in(tmp_path)
 
@@ -142,10 +152,54 @@ def test_what_one_cannot_do_is_a_dash_with_a_reason() -> None:
     lines = table("power", names, results("power", {"relay": relay, "mailbox": mailbox})).splitlines()
     rows = [line for line in lines if line.startswith("|")]
     assert len({row.count("|") for row in rows}) == 1
-    assert rows[3].split(" | ")[1:4] == ["**4** (2 – 6)", "**4** (2 – 6)", "– <sup>2</sup>"]
-    assert lines[lines.index(rows[4]) + 3].startswith(f"2. {entry('mailbox').cannot['fan_out']}")
+    assert rows[3].split(" | ")[1:5] == ["**4** (2 – 6)", "**4** (2 – 6)", "– <sup>2</sup>", "– <sup>3</sup>"]
+    assert lines[lines.index(rows[4]) + 4].startswith(f"3. {entry('mailbox').cannot['fan_out']}")
     assert rows[4].count("– <sup>") == len(METRICS)
-    assert rows[-2].split(" | ")[1:4] == ["– / 2 ×", "– / 2 ×", "–"]
+    assert rows[-2].split(" | ")[1:5] == ["– / 2 ×", "– / 2 ×", "–", "–"]
+
+
+def test_a_goal_is_a_ratio_within_rounds_and_is_met_missed_or_not_measured() -> None:
+    found = results("power", {"relay-socket": {"publish_1": [12, 30, 9], "latency_p50": [3, 3, 3]}})
+    found += results("power", {"redis": {"publish_1": [10, 20, 10], "latency_p50": [2, 2, 2]}})
+    found += results("kill", {"relay-socket": {"publish_64": [1]}, "redis": {"publish_64": [1]}})
+    lines = list(goals(found, None))
+    assert [(line["value"], line["goal"], line["at"], line["met"]) for line in lines] == [
+        (1.2, 1.1, "least", True),
+        (1.5, 1, "most", False),
+    ]
+    assert goal_table(lines).splitlines()[-2:] == [
+        "| power, socket one by one / Redis | 1.2 x | ≥ 1.1 | met |",
+        "| power, socket publish → handler p50 / Redis | 1.5 x | ≤ 1 | missed |",
+    ]
+
+
+@pytest.mark.parametrize("pattern", get_args(Pattern))
+def test_a_bare_client_keeps_64_in_flight_and_refuses_a_wrong_answer(tmp_path: Path, pattern: Pattern) -> None:
+    most = 0
+
+    def serve() -> None:
+        """Answer in halves, so that a read may end within an answer; the 200th is wrong."""
+        nonlocal most
+        connection, _ = listener.accept()
+        with connection:
+            answered = 0
+            while data := connection.recv(1 << 16):
+                most = max(most, asked := data.count(b"\n"))
+                for _ in range(asked):
+                    answered += 1
+                    connection.sendall(b"1\n")
+                    connection.sendall(b"no\n" if answered == 200 else b"ok\n")
+
+    with socket.socket(socket.AF_UNIX) as listener, ThreadPoolExecutor(1) as pool:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen()
+        served = pool.submit(serve)
+        with BareClient(tmp_path / "s", rb"1\nok\n", lines=2) as client:
+            client.exchange([b"ask\n"] * 150, pattern)
+            with pytest.raises(RuntimeError, match="unexpected answers"):
+                client.exchange([b"ask\n"] * 50, pattern)
+        served.result()
+    assert most == IN_FLIGHT
 
 
 def test_wrong_names_are_explained() -> None:

@@ -70,7 +70,7 @@ def publish(
     yield Goal(name, "ratio_to_floor", "x", "least", least).result(rounds.speed, **details)
 
 
-def handle(bench: Bench, name: str, *, publishers: int, least: float) -> Iterable[Result]:
+def handle(bench: Bench, name: str, *, publishers: int, least: float, per_s: float) -> Iterable[Result]:
     """Publish, handle and complete with fsync, against a bare journal that syncs as many messages at a time."""
 
     def bare() -> float:
@@ -84,8 +84,9 @@ def handle(bench: Bench, name: str, *, publishers: int, least: float) -> Iterabl
             return await timed(relay, TARGET, bench.messages, publishers, handled=True)
 
     rounds = bench.compare(bare, lambda: bench.run(relay()), sync=True)
-    details = rounds.medians("journal", 1e6, "us") | {"relay_per_s": 1 / median(rounds.subject)}
-    yield Goal(name, "ratio_to_journal", "x", "least", least).result(rounds.speed, **details, messages=bench.messages)
+    details = rounds.medians("journal", 1e6, "us") | {"messages": bench.messages}
+    yield Goal(name, "ratio_to_journal", "x", "least", least).result(rounds.speed, **details)
+    yield Goal(name, "rate", "1/s", "least", per_s).result([1 / secs for secs in rounds.subject], **details)
 
 
 def backlog(bench: Bench, name: str, *, most: float) -> Iterable[Result]:
@@ -238,7 +239,7 @@ BUS_CASES: Cases = {
     "start_stored": partial(start, most=3),
     "memory_stored": partial(memory, most=120),
     # These complete messages, which slows down later cases (harness.py).
-    "handle_fsync_64": partial(handle, publishers=64, least=0.3),
+    "handle_fsync_64": partial(handle, publishers=64, least=0.3, per_s=15_000),
     "handle_os_64": partial(publish, publishers=64, handled=True, least=0.5),
     "latency_os_200": partial(latency, p50=1, p99=5),
     "pool_4": partial(pool, members=4, least=3),

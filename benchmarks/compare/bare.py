@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from benchmarks.compare.contestant import PAYLOAD, Contestant, Durability, Entry, in_threads
+from benchmarks.compare.contestant import NO_SERVER, PAYLOAD, Contestant, Durability, Entry, in_threads
 from benchmarks.rig import floor
 
 
@@ -77,7 +77,11 @@ ENTRIES = {
         "library",
         _open,
         lambda: "a loop",
-        cannot={"latency": "A loop that writes files wakes no reader.", "memory": "It holds nothing."},
+        cannot={
+            "bare_client": NO_SERVER,
+            "latency": "A loop that writes files wakes no reader.",
+            "memory": "It holds nothing.",
+        },
         remarks={
             "power": "Two syncs a message, file and directory; for 64 in flight, 64 threads. For the fan-out one "
             "process writes ten files, then reads and removes them.",

@@ -12,12 +12,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 
+from benchmarks.compare.goals import goal_table, goals
 from benchmarks.compare.programme import CLASSES, CONTESTANTS, entry
 from benchmarks.compare.results import results
 from benchmarks.compare.runner import run
 from benchmarks.compare.table import table
 from benchmarks.compare.worker import RATE
-from benchmarks.harness import positive, say
+from benchmarks.harness import Bench, positive, say
 from benchmarks.rig.workplace import file_system, workplace
 
 
@@ -48,6 +49,7 @@ def _compare(options: argparse.Namespace) -> None:
             *left_out,
         ]
         print(*about, sep="\n", end="\n\n", file=sys.stderr if options.json else sys.stdout, flush=True)
+        every = []
         for durability in CLASSES:
             able = [name for name in there if durability not in entry(name).out_of_class]
             found = results(durability, run(able, durability, root, rounds, messages, say))
@@ -55,6 +57,11 @@ def _compare(options: argparse.Namespace) -> None:
                 print(*(json.dumps(result.line()) for result in found), sep="\n", flush=True)
             else:
                 print(table(durability, there, found), flush=True)
+            every += found
+        # It stores nothing beforehand and needs no endpoints.
+        bench = Bench(root, rounds, messages, stored=0, endpoints=0) if "relay" in there else None
+        if lines := list(goals(every, bench)):
+            print(*map(json.dumps, lines) if options.json else [goal_table(lines)], sep="\n", flush=True)
         say("cleaning up")
 
 

@@ -11,14 +11,18 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from benchmarks.compare.bare_client import BareClient
 
 Durability = Literal["power", "kill"]
 """What an acknowledged message survives: a power loss (synced to the disk), or kill -9 (given to the kernel)."""
-Task = Literal["one_by_one", "in_flight", "fan_out", "latency", "memory"]
+Task = Literal["one_by_one", "in_flight", "bare_client", "fan_out", "latency", "memory"]
 
 PAYLOAD = {"content": "x" * 1000}
 IN_FLIGHT = 64
+NO_SERVER = "It has no server."
 READERS = 10
 
 
@@ -44,6 +48,17 @@ class Listening(Contestant, Protocol):
 
     def listen(self, subject: str, readers: int, handled: Callable[[], None]) -> AbstractAsyncContextManager[None]:
         """Make a subject with readers, each of which handles and acknowledges every message."""
+
+
+@runtime_checkable
+class OnTheWire(Contestant, Protocol):
+    """A contestant whose server can be measured with a bare client."""
+
+    def bare_client(self) -> BareClient:
+        """Connect."""
+
+    def requests(self, subject: str, count: int) -> list[bytes]:
+        """Return requests that publish a message each."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,6 +99,7 @@ ENTRIES = {
         _open,
         _version,
         _missing,
+        cannot={"bare_client": "Measured for Relay and Redis, which both use a Unix socket."},
         remarks={
             "power": "`sync_interval: always`: a sync for each message, also with 64 in flight.",
             "kill": "The default `sync_interval`, every two minutes.",

@@ -17,7 +17,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Protocol
 
-from benchmarks.compare.contestant import PAYLOAD, Contestant, Durability, Entry, in_threads
+from benchmarks.compare.contestant import NO_SERVER, PAYLOAD, Contestant, Durability, Entry, in_threads
 
 _STOP = "stop"
 
@@ -119,7 +119,7 @@ ENTRIES = {
         partial(_open, make=_sqlite),
         _version,
         _missing,
-        cannot={"fan_out": _ALONE},
+        cannot={"bare_client": NO_SERVER, "fan_out": _ALONE},
         remarks={
             "power": "A sync for each put, and two more for getting and acknowledging it. 64 threads, one connection.",
             "kill": "It syncs here too: there is no setting against it.",
@@ -131,7 +131,7 @@ ENTRIES = {
         partial(_open, make=_files),
         _version,
         _missing,
-        cannot={"fan_out": _ALONE},
+        cannot={"bare_client": NO_SERVER, "fan_out": _ALONE},
         out_of_class={"power": "It syncs once in a hundred messages, and so has no figures in this class."},
     ),
 }

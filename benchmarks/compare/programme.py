@@ -41,13 +41,14 @@ class Metric(NamedTuple):
 METRICS = {
     "publish_1": Metric("one by one, /s", "1/s", "more", "one_by_one"),
     "publish_64": Metric("64 in flight, /s", "1/s", "more", "in_flight"),
+    "bare_64": Metric("the same, bare client, /s", "1/s", "more", "bare_client"),
     "fan_out_10": Metric("fan-out to 10, deliveries/s", "1/s", "more", "fan_out"),
     "latency_p50": Metric("publish → handler p50, ms", "ms", "less", "latency"),
     "latency_p99": Metric("p99, ms", "ms", "less", "latency"),
     "memory_idle": Metric("memory idle, MB", "MB", "less", "memory"),
     "memory_after": Metric("after the run, MB", "MB", "less", "memory"),
 }
-ROUNDS: tuple[Task, ...] = ("one_by_one", "in_flight", "fan_out", "latency")
+ROUNDS: tuple[Task, ...] = ("one_by_one", "in_flight", "bare_client", "fan_out", "latency")
 """Tasks measured in rounds. Those that remove messages come last: that slows down creating files (harness.py)."""
 
 

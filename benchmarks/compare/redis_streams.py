@@ -16,10 +16,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from benchmarks.compare.bare_client import BareClient
 from benchmarks.compare.contestant import IN_FLIGHT, PAYLOAD, Contestant, Durability, Entry
 from benchmarks.rig.servers import server, until_ready
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 _BLOCK_MS = 5000
+_ANSWER = rb"\$\d+\r\n\d+-\d+\r\n"
 _SYNC: dict[Durability, str] = {"power": "always", "kill": "everysec"}
 
 
@@ -75,6 +78,16 @@ class RedisStreams:
                 yield
                 for task in tasks:
                     task.cancel()
+
+    def bare_client(self) -> BareClient:
+        """Connect."""
+        return BareClient(self._socket, _ANSWER, lines=2)
+
+    def requests(self, subject: str, count: int) -> list[bytes]:
+        """Return commands as redis-py sends them."""
+        words = [word.encode() for word in ("XADD", subject, "*", *chain(*_fields().items()))]
+        command = b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)
+        return [command] * count
 
 
 @asynccontextmanager

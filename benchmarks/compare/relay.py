@@ -11,17 +11,21 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
+from secrets import token_hex
 from typing import Literal
 
-from benchmarks.compare.contestant import PAYLOAD, Contestant, Durability, Entry, in_tasks
+from benchmarks.compare.bare_client import BareClient
+from benchmarks.compare.contestant import NO_SERVER, PAYLOAD, Contestant, Durability, Entry, in_tasks
 from benchmarks.rig.daemon import supervisor
 from benchmarks.rig.running import config
 from relay_core.client.client import RelayClient
 from relay_core.client.streams import MessageStream
 from relay_core.core import RelayCore
 from relay_core.messages.envelope import Envelope
+from relay_core.protocol.frames import encode_request
 
 SENDER = "relay.bench.sender"
+_ANSWER = rb'\{"jsonrpc":"2.0","id":\d+,"result":\{"messageId":"\w{26}","deliveredTo":1\b[^\n]*\n'
 _SETTING: dict[Durability, Literal["fsync", "os"]] = {"power": "fsync", "kill": "os"}
 
 
@@ -107,6 +111,15 @@ class Socket(Relay):
                 for task in tasks:
                     task.cancel()
 
+    def bare_client(self) -> BareClient:
+        """Connect."""
+        return BareClient(self._socket, _ANSWER, lines=1)
+
+    def requests(self, subject: str, count: int) -> list[bytes]:
+        """Return requests as `RelayClient` sends them."""
+        params = {"subject": self._to[subject], "from": SENDER, "payload": PAYLOAD}
+        return [encode_request("publish", {**params, "dedupeId": token_hex(16)}, n) for n in range(count)]
+
 
 @asynccontextmanager
 async def _open_library(directory: Path, durability: Durability) -> AsyncIterator[Contestant]:
@@ -125,6 +138,6 @@ def _version() -> str:
 
 
 ENTRIES = {
-    "relay": Entry("Relay, the library", "library", _open_library, _version),
+    "relay": Entry("Relay, the library", "library", _open_library, _version, cannot={"bare_client": NO_SERVER}),
     "relay-socket": Entry("Relay, through its socket", "server", _open_socket, _version),
 }

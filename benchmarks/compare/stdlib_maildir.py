@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
-from benchmarks.compare.contestant import PAYLOAD, Contestant, Durability, Entry, in_threads
+from benchmarks.compare.contestant import NO_SERVER, PAYLOAD, Contestant, Durability, Entry, in_threads
 
 
 class Mailbox:
@@ -65,6 +65,7 @@ ENTRIES = {
         _open,
         lambda: f"Python {platform.python_version()}",
         cannot={
+            "bare_client": NO_SERVER,
             "fan_out": "A mailbox has one reader; a fan-out is up to its user.",
             "latency": "It wakes no reader: readers poll.",
         },

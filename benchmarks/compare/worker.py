@@ -16,13 +16,16 @@ from itertools import count as numbers
 from pathlib import Path
 from statistics import quantiles
 from time import perf_counter
-from typing import cast
+from typing import cast, get_args
 
-from benchmarks.compare.contestant import READERS, Contestant, Durability, Listening, Task
+from benchmarks.compare.bare_client import Pattern
+from benchmarks.compare.contestant import READERS, Contestant, Durability, Listening, OnTheWire, Task
 from benchmarks.compare.programme import entry
 from benchmarks.rig.servers import memory_mb
 
 RATE = 200
+LATENCY_MESSAGES = 2000
+"""At most: ten seconds at that rate."""
 WARM = 32
 _SEEN_SECS = 120.0
 
@@ -81,6 +84,23 @@ async def _rate(contestant: Contestant, publish: Callable[[str, int], Awaitable[
     return count / (perf_counter() - begin)
 
 
+async def bare_client(contestant: Contestant, count: int) -> Figures:
+    """Publish with 64 under way, with a client that does nothing else; return the faster of its two patterns."""
+    if not isinstance(contestant, OnTheWire):
+        raise RuntimeError(f"{type(contestant).__name__} has no bare client")
+    subject = f"stored{next(_new)}"
+    await contestant.make(subject)
+    times = []
+    for pattern in get_args(Pattern):
+        warm, requests = contestant.requests(subject, WARM), contestant.requests(subject, count)
+        with contestant.bare_client() as client:
+            await asyncio.to_thread(client.exchange, warm, pattern)
+            begin = perf_counter()
+            await asyncio.to_thread(client.exchange, requests, pattern)
+            times.append(perf_counter() - begin)
+    return {"bare_64": count / min(times)}
+
+
 async def fan_out(contestant: Contestant, count: int) -> Figures:
     """Publish to ten readers with 64 under way, until the last has handled the last message."""
     publishes = max(count // READERS * 2, 1)
@@ -96,6 +116,7 @@ async def fan_out(contestant: Contestant, count: int) -> Figures:
 
 async def latency(contestant: Contestant, count: int) -> Figures:
     """Publish at a steady rate; measure from the call of publish to the handler."""
+    count = min(count, LATENCY_MESSAGES)
     seen, subject = Seen(), f"read{next(_new)}"
     called = []
     async with _listening(contestant).listen(subject, 1, seen):
@@ -124,6 +145,7 @@ async def memory(contestant: Contestant, count: int) -> Figures:
 _TASKS: dict[Task, Callable[[Contestant, int], Awaitable[Figures]]] = {
     "one_by_one": one_by_one,
     "in_flight": in_flight,
+    "bare_client": bare_client,
     "fan_out": fan_out,
     "latency": latency,
     "memory": memory,

@@ -25,6 +25,7 @@ from relay_core.adapters.validation import AdapterTraits
 from relay_core.clock import Clock
 from relay_core.dispatch.dispatcher import Dispatch
 from relay_core.dispatch.mailbox_lifecycle import MailboxLifecycle
+from relay_core.dispatch.slots import Slots
 from relay_core.limited_log import LimitedLog
 from relay_core.messages.delivery import TargetKind
 from relay_core.messages.operator_views import AdapterState
@@ -71,7 +72,7 @@ class AdapterHost:
         self.context = context
         self.mailbox = mailbox
         """The main mailbox, of the adapter's own subject."""
-        slots = asyncio.Semaphore(shape.max_in_flight) if shape.max_in_flight is not None else None
+        slots = Slots(shape.max_in_flight) if shape.max_in_flight is not None else None
         self.work = AdapterWork(
             adapter, shape, context, redact, clock, log=LimitedLog(logger, clock), tally=Tally(), slots=slots
         )

@@ -190,7 +190,7 @@ class AdapterContext:
             payload,
             sender=sender,
             reply_to=reply_to,
-            budget=budget,
+            overrides=budget,
             parent_id=parent_id,
             dedupe_id=dedupe_id,
             origin=None if echo else self.adapter_id,

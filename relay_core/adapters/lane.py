@@ -19,10 +19,12 @@ from relay_core.adapters.interface import Adapter, AdapterContext, DeliveryConte
 from relay_core.adapters.validation import AdapterTraits
 from relay_core.clock import Clock, Timer, call_later
 from relay_core.dispatch.consumer import Ack, Consumer, Requeue
+from relay_core.dispatch.slots import Slots
 from relay_core.limited_log import LimitedLog
 from relay_core.messages.dead_letter import Code
 from relay_core.messages.envelope import Envelope
 from relay_core.storage.mailbox import Mailbox
+from relay_core.storage.stored_message import StoredMessage
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +55,7 @@ class AdapterWork:
     clock: Clock
     log: LimitedLog
     tally: Tally
-    slots: asyncio.Semaphore | None
+    slots: Slots | None
     """Limits its messages in flight over all lanes."""
     next_at: float = 0.0
     """Monotonic time of the next delivery that its rate allows."""
@@ -78,6 +80,7 @@ class Lane:
 
     pool = None
     enforces_timeout = False
+    hands_over = False
 
     def __init__(
         self, work: AdapterWork, mailbox: Mailbox, is_ready: Callable[[], bool], on_due: Callable[[Lane], None]
@@ -107,7 +110,7 @@ class Lane:
         return self.mailbox.hash
 
     @property
-    def slots(self) -> asyncio.Semaphore | None:
+    def slots(self) -> Slots | None:
         """Return the limit of the adapter's messages in flight over all lanes."""
         return self._work.slots
 
@@ -129,12 +132,11 @@ class Lane:
             return (), 0.0
         return self._me, work.shape.timeout
 
-    async def deliver(self, envelope: Envelope, ack: Ack) -> None:
+    async def deliver(self, message: StoredMessage, ack: Ack) -> None:
         """Deliver a message through the adapter; any exception but `Requeue` is a failure."""
-        work = self._work
+        work, envelope, delivery = self._work, message.envelope, message.delivery
         if work.shape.rate is not None:
             work.next_at = work.clock.monotonic() + 1 / work.shape.rate
-        delivery = self.mailbox.claimed[envelope.id].delivery
         self._idle.clear()
         try:
             context = DeliveryContext(work.context, envelope, delivery)

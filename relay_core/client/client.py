@@ -10,9 +10,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
+from functools import cached_property
+from itertools import count
 from secrets import token_hex
 from typing import Any
 
@@ -60,7 +62,7 @@ class RelayClient(DeadLetterVerbs, OperatorVerbs):
         dedupe_id: str | None = None,
     ) -> PublishResult:
         """Publish a message; see `RelayCore.publish`."""
-        params = _publish_params(subject, encode_json(payload), sender, reply_to, budget, parent_id, dedupe_id)
+        params = self._publish_params(subject, encode_json(payload), sender, reply_to, budget, parent_id, dedupe_id)
         return await self._ask(PublishResult, "publish", params)
 
     async def publish_many(self, messages: Iterable[Mapping[str, Any]]) -> list[PublishResult | RelayError]:
@@ -83,7 +85,7 @@ class RelayClient(DeadLetterVerbs, OperatorVerbs):
             if batch and (len(batch) == MAX_BATCH or size + more > MAX_FRAME):
                 outcomes += await self._publish_batch(batch)
                 batch, size = [], 0
-            batch.append(_publish_params(**named))
+            batch.append(self._publish_params(**named))
             size += more
         return outcomes + await self._publish_batch(batch)
 
@@ -94,6 +96,36 @@ class RelayClient(DeadLetterVerbs, OperatorVerbs):
             error_from_wire(outcome["error"]) if "error" in outcome else PublishResult.model_validate(outcome["result"])
             for outcome in (await self.call("publish.batch", {"messages": batch}))["results"]
         ]
+
+    def _publish_params(
+        self,
+        subject: str,
+        payload: bytes,
+        sender: str,
+        reply_to: str | None = None,
+        budget: BudgetOverrides | Mapping[str, Any] | None = None,
+        parent_id: str | None = None,
+        dedupe_id: str | None = None,
+    ) -> dict[str, Any]:
+        params: dict[str, Any] = {
+            "subject": subject,
+            "from": sender,
+            "payload": orjson.Fragment(payload),
+            "dedupeId": dedupe_id or next(self._dedupe_ids),
+        }
+        if reply_to is not None:
+            params["replyTo"] = reply_to
+        if budget is not None:
+            params["budget"] = budget.to_wire() if isinstance(budget, BudgetOverrides) else budget
+        if parent_id is not None:
+            params["parentId"] = parent_id
+        return params
+
+    @cached_property
+    def _dedupe_ids(self) -> Iterator[str]:
+        """Ids that no other client can have or guess."""
+        prefix = token_hex(16)
+        return (f"{prefix}-{number}" for number in count())
 
     def subscribe(self, pattern: str, *, max_in_flight: int = 1, queue: str | None = None) -> MessageStream:
         """Iterate over the messages of a subject or a pattern, starting with those already waiting.
@@ -113,7 +145,7 @@ class RelayClient(DeadLetterVerbs, OperatorVerbs):
             RelayError: with code `not_delivered`, if no target accepted the message.
         """
         answers = ReplyStream(self)
-        options["dedupe_id"] = options.get("dedupe_id") or token_hex(16)  # the same for every attempt
+        options["dedupe_id"] = options.get("dedupe_id") or next(self._dedupe_ids)  # the same for every attempt
         try:
             async with asyncio.timeout(timeout), answers:
                 result = await self._publish_question(answers, subject, payload, sender, options)
@@ -246,26 +278,6 @@ class RelayClient(DeadLetterVerbs, OperatorVerbs):
     async def people(self, subject: str) -> list[str]:
         """Return the people an agent may write to."""
         return list((await self.call("agents.people", {"subject": subject}))["people"])
-
-
-def _publish_params(
-    subject: str,
-    payload: bytes,
-    sender: str,
-    reply_to: str | None = None,
-    budget: BudgetOverrides | Mapping[str, Any] | None = None,
-    parent_id: str | None = None,
-    dedupe_id: str | None = None,
-) -> dict[str, Any]:
-    if isinstance(budget, BudgetOverrides):
-        budget = budget.to_wire()
-    params: dict[str, Any] = {
-        "subject": subject,
-        "from": sender,
-        "payload": orjson.Fragment(payload),
-        "dedupeId": dedupe_id or token_hex(16),
-    }
-    return params | given(replyTo=reply_to, budget=budget, parentId=parent_id)
 
 
 def _named(message: Mapping[str, Any]) -> dict[str, Any]:

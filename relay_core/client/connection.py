@@ -4,6 +4,9 @@ A connection is used once. When it is lost, every pending request fails with `Co
 supervisor carried it out is unknown. reconnect.py opens a new one.
 
 Nothing is sent before the kernel has confirmed that the user's own supervisor serves the socket (peer_credentials.py).
+Frames are therefore read without the checks that a server needs (frames.py).
+
+A request has a deadline instead of a timer: one timer for the connection waits for the earliest.
 """
 
 from __future__ import annotations
@@ -11,19 +14,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from itertools import count
+from math import inf
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
+
+import orjson
 
 from relay_core.errors import ProtocolError, SupervisorUnavailable
 from relay_core.protocol.frames import (
     MAX_FRAME,
-    BadFrame,
     FrameBuffer,
-    Request,
-    Response,
-    decode,
+    encode_ack,
     encode_notification,
     encode_request,
+    error_from_wire,
 )
 from relay_core.protocol.peer_credentials import explain_unreachable, find_stranger
 
@@ -32,20 +36,38 @@ class ConnectionLost(Exception):
     """The connection ended before the answer arrived."""
 
 
-class Connection(asyncio.Protocol):
+class _Pending(NamedTuple):
+    """A request without an answer."""
+
+    answer: asyncio.Future[Any]
+    on_late_answer: Callable[[Any], None] | None
+    deadline: float
+
+
+_READ_SIZE = 64 * 1024
+
+
+class Connection(asyncio.BufferedProtocol):
     """An open connection, until it is lost or closed."""
 
     def __init__(self, on_note: Callable[[Connection, str, dict[str, Any]], None]) -> None:
         self._on_note = on_note
+        self._loop = asyncio.get_running_loop()
+        self._read = memoryview(bytearray(_READ_SIZE))
+        """Holds the bytes of one read. A plain Protocol allocates 256 KiB for each read, which can take 15 µs."""
         self._frames = FrameBuffer()
         self._transport: asyncio.Transport
         self._ids = count(1)
-        self._waiting: dict[int, tuple[asyncio.Future[Any], Callable[[Any], None] | None]] = {}
+        self._waiting: dict[int, _Pending] = {}
         """Requests without an answer, including cancelled ones."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = inf
         self._room: asyncio.Future[None] | None = None
         self._out: list[bytes] = []
-        self._turn_is_new = True
-        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Lines to send at the end of this turn of the loop."""
+        self._is_busy = False
+        """True if the last bytes held several frames: several lines will be sent in response."""
+        self.lost: asyncio.Future[None] = self._loop.create_future()
         """Done when the connection has ended."""
         self.refusal: str | None = None
         """Why the supervisor refused the connection."""
@@ -70,18 +92,27 @@ class Connection(asyncio.Protocol):
         return connection
 
     async def request(
-        self, method: str, params: dict[str, Any], on_late_answer: Callable[[Any], None] | None = None
+        self,
+        method: str,
+        params: dict[str, Any],
+        on_late_answer: Callable[[Any], None] | None = None,
+        *,
+        deadline: float = inf,
     ) -> Any:
-        """Send a request and return its answer; one that arrives after a cancellation is passed to `on_late_answer`.
+        """Send a request and return its answer.
+
+        An answer that arrives after a cancellation or the deadline is passed to `on_late_answer`.
 
         Raises:
             ConnectionLost: if the connection ended before it arrived.
+            TimeoutError: if it did not arrive before the deadline, in the loop's time.
             RelayError: if the answer is an error.
             ProtocolError: if the request does not fit into a frame.
         """
         while self._room is not None:
-            await asyncio.shield(self._room)
-        answer = self.ask(method, params, on_late_answer)
+            async with asyncio.timeout_at(deadline if deadline < inf else None):
+                await asyncio.shield(self._room)
+        answer = self.ask(method, params, on_late_answer, deadline=deadline)
         try:
             return await answer
         except asyncio.CancelledError:
@@ -90,7 +121,12 @@ class Connection(asyncio.Protocol):
             raise
 
     def ask(
-        self, method: str, params: dict[str, Any], on_late_answer: Callable[[Any], None] | None = None
+        self,
+        method: str,
+        params: dict[str, Any],
+        on_late_answer: Callable[[Any], None] | None = None,
+        *,
+        deadline: float = inf,
     ) -> asyncio.Future[Any]:
         """Send a request now, ahead of any later one, and return the future of its answer.
 
@@ -103,9 +139,12 @@ class Connection(asyncio.Protocol):
         _check_size(line)
         if self.lost.done():
             raise ConnectionLost(self.refusal or "")
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting[id] = answer, on_late_answer
-        self._write(line)
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        others_wait = bool(self._waiting)
+        self._waiting[id] = _Pending(answer, on_late_answer, deadline)
+        if deadline < self._timer_at:
+            self._set_timer(deadline)
+        self._write(line, others_wait)
         return answer
 
     def notify(self, method: str, params: dict[str, Any]) -> None:
@@ -113,7 +152,12 @@ class Connection(asyncio.Protocol):
         if not self.lost.done():
             line = encode_notification(method, params)
             _check_size(line)
-            self._write(line)
+            self._write(line, False)
+
+    def ack(self, delivery_id: str, *, more_follow: bool) -> None:
+        """Acknowledge a delivery; do nothing if the connection has ended."""
+        if not self.lost.done():
+            self._write(encode_ack(delivery_id), more_follow)
 
     def close(self) -> None:
         """Send the waiting output, then close."""
@@ -121,25 +165,25 @@ class Connection(asyncio.Protocol):
             self._flush()
             self._transport.close()
 
-    def _write(self, line: bytes) -> None:
-        """Send the first line of a turn of the loop immediately, and its other lines together at its end.
+    def _write(self, line: bytes, more_follow: bool) -> None:
+        """Send a line immediately; if more are likely to follow, send all of this turn of the loop together at its end.
 
         A single request loses no time, and many cost few system calls here and fill whole turns on the server.
         """
-        if self._turn_is_new:
-            self._turn_is_new = False
-            asyncio.get_running_loop().call_soon(self._flush)
-            self._transport.write(line)
-        else:
+        if self._out:
             self._out.append(line)
+        elif more_follow or self._is_busy:
+            self._out.append(line)
+            self._loop.call_soon(self._flush)
+        else:
+            self._transport.write(line)
 
     def _flush(self) -> None:
-        self._turn_is_new = True
         if self._out and not self.lost.done():
             self._transport.write(b"".join(self._out))
         self._out.clear()
 
-    # asyncio.Protocol
+    # asyncio.BufferedProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Check who serves the socket."""
@@ -151,26 +195,32 @@ class Connection(asyncio.Protocol):
         if self.stranger is not None:
             self._transport.abort()
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return the buffer to read into."""
+        return self._read
+
+    def buffer_updated(self, nbytes: int) -> None:
         """Pass on the frames that the bytes complete."""
-        for line in self._frames.feed(data):
+        lines = self._frames.feed(bytes(self._read[:nbytes]))
+        self._is_busy = len(lines) > 1
+        for line in lines:
             try:
-                frame = decode(line)
-            except BadFrame:
+                frame = orjson.loads(line)
+            except ValueError:
                 continue  # not a supervisor of this protocol: requests fail when the connection is lost
-            if isinstance(frame, Request):
-                self._on_note(self, frame.method, frame.params)
+            if not isinstance(frame, dict):
                 continue
-            if frame.id is None and frame.error is not None:
-                self.refusal = frame.error.message
-            if isinstance(frame.id, int):
-                self._answered(frame.id, frame)
+            if "method" in frame:
+                if isinstance(params := frame.get("params"), dict):
+                    self._on_note(self, str(frame["method"]), params)
+            elif "result" in frame or "error" in frame:
+                self._answered(frame)
         if self._frames.overflowed:
             self._transport.abort()
 
     def pause_writing(self) -> None:
         """Delay further requests."""
-        self._room = asyncio.get_running_loop().create_future()
+        self._room = self._loop.create_future()
 
     def resume_writing(self) -> None:
         """Resume requests."""
@@ -182,22 +232,44 @@ class Connection(asyncio.Protocol):
         """Fail the pending requests."""
         self.lost.set_result(None)
         self.resume_writing()
-        for answer, _ in self._waiting.values():
-            if not answer.done():
-                answer.set_exception(ConnectionLost(self.refusal or ""))
+        if self._timer is not None:
+            self._timer.cancel()
+        for pending in self._waiting.values():
+            if not pending.answer.done():
+                pending.answer.set_exception(ConnectionLost(self.refusal or ""))
         self._waiting.clear()
 
-    def _answered(self, id: int, frame: Response) -> None:
-        answer, on_late_answer = self._waiting.pop(id, (None, None))
-        if answer is None:
+    def _answered(self, frame: dict[str, Any]) -> None:
+        id = frame.get("id")
+        if id is None and "error" in frame:
+            self.refusal = error_from_wire(frame["error"]).message
+        pending = self._waiting.pop(id, None) if type(id) is int else None
+        if pending is None:
             return
-        if answer.done():
-            if on_late_answer is not None and frame.error is None:
-                on_late_answer(frame.result)
-        elif frame.error is not None:
-            answer.set_exception(frame.error)
+        if pending.answer.done():
+            if pending.on_late_answer is not None and "error" not in frame:
+                pending.on_late_answer(frame["result"])
+        elif "error" in frame:
+            pending.answer.set_exception(error_from_wire(frame["error"]))
         else:
-            answer.set_result(frame.result)
+            pending.answer.set_result(frame["result"])
+
+    # Deadlines
+
+    def _set_timer(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = self._loop.call_at(at, self._expire) if at < inf else None
+
+    def _expire(self) -> None:
+        """Fail the requests whose deadline has passed, and wait for the next deadline."""
+        now = self._loop.time()
+        open_requests = [pending for pending in self._waiting.values() if not pending.answer.done()]
+        for pending in open_requests:
+            if pending.deadline <= now:
+                pending.answer.set_exception(TimeoutError())
+        self._set_timer(min((pending.deadline for pending in open_requests if pending.deadline > now), default=inf))
 
 
 def _check_size(line: bytes) -> None:

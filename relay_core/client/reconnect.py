@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from math import inf
 from pathlib import Path
 from random import uniform
 from types import TracebackType
@@ -123,24 +124,28 @@ class ReconnectingClient:
             RelayError: the error that the supervisor raised.
         """
         limit = self._timeout if timeout == OWN_TIMEOUT else timeout
+        deadline = asyncio.get_running_loop().time() + limit if limit is not None else inf
         try:
-            async with asyncio.timeout(limit):
-                while True:
-                    connection = await self._connected()
-                    try:
-                        return await connection.request(
-                            method, params or {}, on_late_answer and partial(on_late_answer, connection)
-                        )
-                    except ConnectionLost as lost:
-                        if has_trait(method, ONCE):
-                            raise SupervisorUnavailable(
-                                f"the connection was lost before {method} was answered: check whether it was done",
-                                socket=str(self.path),
-                                code="outcome_unknown",
-                            ) from lost
-                    except Closed as error:
-                        if error.code != "stopping" or method == "server.stop":
-                            raise
+            while True:
+                connection = self._connection
+                if connection is None or self._closed or connection.lost.done():
+                    async with _until(deadline):
+                        connection = await self._connected()
+                try:
+                    return await connection.request(
+                        method, params or {}, on_late_answer and partial(on_late_answer, connection), deadline=deadline
+                    )
+                except ConnectionLost as lost:
+                    if has_trait(method, ONCE):
+                        raise SupervisorUnavailable(
+                            f"the connection was lost before {method} was answered: check whether it was done",
+                            socket=str(self.path),
+                            code="outcome_unknown",
+                        ) from lost
+                except Closed as error:
+                    if error.code != "stopping" or method == "server.stop":
+                        raise
+                    async with _until(deadline):
                         await asyncio.shield(connection.lost)
         except TimeoutError as error:
             raise self._unanswered(method, limit) from error
@@ -265,6 +270,10 @@ class ReconnectingClient:
             del self._early[key]
         if connection is self._connection:
             self.on_connection(False)
+
+
+def _until(deadline: float) -> asyncio.Timeout:
+    return asyncio.timeout_at(deadline if deadline < inf else None)
 
 
 def given(**params: Any) -> dict[str, Any]:

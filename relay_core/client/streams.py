@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Protocol, Self
 
 from relay_core.client.connection import Connection, ConnectionLost
 from relay_core.errors import Closed, NotFound, RelayError
-from relay_core.messages.envelope import Envelope
+from relay_core.messages.envelope import Envelope, trusted_envelope
 from relay_core.messages.signals import Signal
 from relay_core.protocol.live_state import LiveState, StateUpdate
 from relay_core.protocol.methods import parse_answer
@@ -153,12 +153,13 @@ class Stream:
 
     async def _next(self) -> dict[str, Any]:
         while not self._closed:
-            try:
-                await self._begin()
-            except Closed:
-                if not self.closed:
-                    raise
-                break
+            if self._connection is None or self._connection.lost.done():
+                try:
+                    await self._begin()
+                except Closed:
+                    if not self.closed:
+                        raise
+                    break
             if self._notes:
                 return self._notes.popleft()
             self._arrived.clear()
@@ -183,16 +184,23 @@ class MessageStream(Stream):
     opening = "subscribe"
     closing = "unsubscribe"
     key = "subscriptionId"
-    _current: _Delivery | None = None
-    _pending_start: _PendingStart | None = None
-    """The message whose `start` has not been answered."""
+
+    def __init__(self, client: StreamOwner, params: dict[str, Any]) -> None:
+        super().__init__(client, params)
+        self._starts = bool(params.get("starts"))
+        self._current: _Delivery | None = None
+        self._pending_start: _PendingStart | None = None
+        """The message whose `start` has not been answered."""
 
     async def __anext__(self) -> Envelope:
         """Acknowledge the previous message and return the next."""
         self.ack()
         while (note := await self._begin_message()) is None:
             pass
-        return Envelope.model_validate(note["envelope"])
+        try:
+            return trusted_envelope(note["envelope"])
+        except (KeyError, TypeError):
+            return parse_answer(Envelope, self.opening, note.get("envelope"))  # says what is wrong
 
     async def _begin_message(self) -> dict[str, Any] | None:
         """Return the next message; None if the supervisor has requeued it meanwhile."""
@@ -222,15 +230,11 @@ class MessageStream(Stream):
         self._pending_start, self._current = None, pending.message
         return pending.note
 
-    @property
-    def _starts(self) -> bool:
-        return bool(self._params.get("starts"))
-
     def ack(self) -> None:
         """Acknowledge the current message; the next step does so too."""
         current, self._current = self._current, None
         if current is not None:
-            current.connection.notify("ack", {"deliveryId": current.delivery_id})
+            current.connection.ack(current.delivery_id, more_follow=bool(self._notes))
 
     def fail(self, reason: str) -> None:
         """Dead-letter the current message."""
@@ -243,7 +247,8 @@ class MessageStream(Stream):
         if self._closed:
             self._refuse(connection, note)
         else:
-            super().take(connection, note)
+            self._notes.append(note)
+            self._arrived.set()
 
     def _end(self, connection: Connection, id: str) -> asyncio.Future[Any]:
         ended = super()._end(connection, id)

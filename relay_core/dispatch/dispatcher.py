@@ -1,18 +1,19 @@
 """Dispatch: each mailbox hands its messages to its consumers, oldest first.
 
-1. A dispatcher is one task per mailbox; it exists while the mailbox has both messages and consumers.
-2. For each message: its consumers have capacity, the breaker admits it, it is claimed, and it is delivered
-   (handling.py).
+1. A mailbox is busy while it has both messages and consumers.
+2. For each message: its consumers have capacity, the breaker admits it, it is claimed, and it is delivered. With one
+   consumer outside of pools this takes no task, and the mailboxes of one turn of the loop are served together
+   (turns.py). Pools and several consumers take a task for each busy mailbox (`_Dispatcher`, handling.py).
 3. While the breaker is open, messages wait; after the cooldown the oldest is the probe.
-4. Capacity is waited for before the claim: slots of consumers that limit them, and a member of every pool
+4. Capacity is waited for before the claim: slots of consumers that limit them (slots.py), and a member of every pool
    (worker_pool.py), mailboxes taking turns. A message that waits in ``new/`` uses up no timeout and has not begun.
 5. With a consumer outside of pools, a mailbox has one message in flight. If only pools consume it, the next message
    begins as soon as every pool has a free member: messages begin in order and may end in any order. Each is then a
    concurrent task that may outlive the dispatcher. A consumer outside of pools that is added meanwhile gets its first
    message when all of these have ended.
-6. A dispatcher waits only for members and slots. Every other event that may let it continue wakes the mailbox, which
-   starts a new dispatcher: a message that arrives or is requeued, a subscription that is added or closed, a breaker
-   that changes state or whose cooldown ends, a disk that may have recovered, and the end of each concurrent task.
+6. A busy mailbox waits only for members and slots. Every other event that may let it continue wakes it: a message that
+   arrives or is requeued, a subscription that is added or closed, a breaker that changes state or whose cooldown ends,
+   a disk that may have recovered, and the end of each concurrent task.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import isinf
 
 from relay_core.clock import Clock, Timer, call_later
@@ -28,7 +29,9 @@ from relay_core.dispatch.consumer import Consumer
 from relay_core.dispatch.consumers import Consumers
 from relay_core.dispatch.dead_lettering import DeadLetterWriter
 from relay_core.dispatch.handling import Handling
+from relay_core.dispatch.turns import Turns
 from relay_core.dispatch.worker_pool import MemberLease, Pool, Pools
+from relay_core.journal.commit import Commits
 from relay_core.messages.subjects import is_pattern, subject_hash
 from relay_core.records.recorder import Recorder
 from relay_core.rules.breaker import CircuitBreakers, CircuitState
@@ -54,6 +57,7 @@ class Dispatch:
         pools: Pools,
         breakers: CircuitBreakers,
         handling: Handling,
+        commits: Commits,
         dead_letter_writer: DeadLetterWriter,
         recorder: Recorder,
         clock: Clock,
@@ -63,12 +67,14 @@ class Dispatch:
         self.consumers = consumers
         self.breakers = breakers
         self.handling = handling
+        self.commits = commits
         self.dead_letter_writer = dead_letter_writer
         self.recorder = recorder
         self.clock = clock
         self.tasks = tasks
         self._pools = pools
-        self._running: dict[str, _Dispatcher] = {}
+        self._busy: set[str] = set()
+        """The hashes of busy mailboxes."""
         self.concurrent: Counter[str] = Counter()
         """Messages in flight in concurrent tasks, by mailbox."""
         self._timers: dict[str, Timer] = {}
@@ -76,17 +82,28 @@ class Dispatch:
         self._idle.set()
         self.closing = False
         """Whether no further message begins."""
+        self._turns = Turns(self)
+        self.on_turn: Callable[[], None] = lambda: None
+        """Called after each turn, in which messages may have been handed over (turns.py)."""
 
     def wake(self, mailbox: Mailbox) -> None:
-        """Start a mailbox's dispatcher, unless it is running or has nothing to do."""
-        if mailbox.hash in self._running or self.closing or mailbox.head() is None:
+        """Let a mailbox begin a message, unless it is busy or has nothing to do."""
+        if mailbox.hash in self._busy or self.closing or mailbox.head() is None:
             return
         if not self.consumers(mailbox)[0]:
             return
-        dispatcher = _Dispatcher(self, mailbox)
-        self._running[mailbox.hash] = dispatcher
+        self._busy.add(mailbox.hash)
         self._idle.clear()
-        self.tasks.start(dispatcher.run(), name=f"dispatch {mailbox.subject}")
+        self._turns.offer(mailbox)
+
+    def take_turn(self) -> None:
+        """Begin messages that were stored just now, without another iteration of the event loop."""
+        self._turns.take()
+
+    def start_dispatcher(self, mailbox: Mailbox) -> None:
+        """Serve a busy mailbox in a task: it has several consumers, or pools."""
+        if self.tasks.start(_Dispatcher(self, mailbox).run(), name=f"dispatch {mailbox.subject}") is None:
+            self.ended(mailbox)
 
     def refresh(self, mailbox: Mailbox) -> None:
         """Look up a mailbox's consumers again, and dispatch to them."""
@@ -131,9 +148,52 @@ class Dispatch:
             if mailbox.hash in self._timers:
                 self.wake(mailbox)
 
+    def admit(self, mailbox: Mailbox, head: str) -> bool | None:
+        """Ask the breaker to admit the oldest message; return whether it is a probe, or None if it has to wait."""
+        if mailbox.fresh:
+            held = mailbox.fresh.get(head)
+            if held is not None and held.probe:
+                return True
+        verdict = self.breakers.check(mailbox.hash)
+        if verdict.state is CircuitState.CLOSED:
+            return False
+        probe = verdict.state is CircuitState.HALF_OPEN
+        if verdict.allowed or (probe and self._take_permit(mailbox)):
+            return probe
+        self.wake_after_cooldown(mailbox)
+        return None
+
+    @staticmethod
+    def _take_permit(mailbox: Mailbox) -> bool:
+        """Take a half-open breaker's permit from a younger message; return False if none has one."""
+        for message in mailbox.fresh.values():
+            if message.probe:
+                message.probe = False
+                return True
+        return False
+
+    def release_permits(self, mailbox: Mailbox) -> None:
+        """Return the permits of waiting messages: the mailbox has no consumer left."""
+        while self._take_permit(mailbox):
+            self.breakers.release(mailbox.hash)
+
+    def claim(self, mailbox: Mailbox, probe: bool) -> StoredMessage | BadFile | OSError | None:
+        """Claim the oldest message, or return the reason why it could not be claimed; `begin` must follow."""
+        taken: StoredMessage | BadFile | OSError | None
+        try:
+            taken = mailbox.claim_next()
+        except OSError as error:
+            logger.error("%s: cannot claim: %s", mailbox.subject, error)
+            taken = error
+        if mailbox.episode is not None:
+            self.recorder.pressure_cleared(mailbox)
+        if probe and not isinstance(taken, StoredMessage):
+            self.breakers.release(mailbox.hash)
+        return taken
+
     def ended(self, mailbox: Mailbox) -> None:
-        """Remove a dispatcher that has nothing left to do."""
-        self._running.pop(mailbox.hash, None)
+        """Note that a mailbox is no longer busy."""
+        self._busy.discard(mailbox.hash)
         self._check_idle()
 
     def ended_concurrent(self, mailbox: Mailbox) -> None:
@@ -145,25 +205,37 @@ class Dispatch:
         self._check_idle()
 
     def _check_idle(self) -> None:
-        if not self._running and not self.concurrent:
+        if not self._busy and not self.concurrent:
             self._idle.set()
 
     async def idle(self) -> None:
-        """Return when no dispatcher has anything left to do."""
-        while self._running or self.concurrent:
+        """Return when no mailbox is busy."""
+        while self._busy or self.concurrent:
             await self._idle.wait()
 
     def stop(self) -> None:
         """Begin no further message; those in flight continue."""
-        self.closing = True
+        if not self.closing:
+            self.closing = True
+            self.tasks.start(self._finish(), name="finish messages in flight")
         self._pools.stop()
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
 
+    async def _finish(self) -> None:
+        """Let the close wait for messages that are in no task; end them when its grace period is over."""
+        try:
+            await self.idle()
+        except asyncio.CancelledError:
+            await self._turns.interrupt()
+            raise
+        finally:
+            self._turns.stop()
+
 
 class _Dispatcher:
-    """Hands out the messages of one mailbox."""
+    """Hands out the messages of one busy mailbox in a task."""
 
     __slots__ = ("_bus", "_mailbox")
 
@@ -176,17 +248,20 @@ class _Dispatcher:
         handled = 0
         known: Sequence[Consumer] | None = None
         pools: list[Pool] = []
+        is_simple = False
         try:
             while not bus.closing and (head := mailbox.head()) is not None:
                 consumers, timeout = bus.consumers(mailbox)
                 if not consumers:
-                    while self._take_permit():
-                        bus.breakers.release(mailbox.hash)
+                    bus.release_permits(mailbox)
                     break
                 if consumers is not known:
                     known, pools = consumers, _pools(consumers)
                     if mailbox.hash in bus.concurrent and _outside_pools(consumers):
                         break  # one at a time from now on: the last concurrent task wakes the mailbox
+                    is_simple = len(consumers) == 1 and not pools
+                    if is_simple:
+                        break
                 if pools:
                     proceed = await self._share(pools, consumers, timeout)
                 else:
@@ -198,6 +273,8 @@ class _Dispatcher:
                     await asyncio.sleep(0)
         finally:
             bus.ended(mailbox)
+            if is_simple:
+                bus.wake(mailbox)  # turns.py takes over
 
     async def _take_turn(
         self, head: str, consumers: Sequence[Consumer], timeout: float, lease: MemberLease | None = None
@@ -237,7 +314,7 @@ class _Dispatcher:
             chosen = [*others, *lease.members]
             if others:
                 return await self._take_turn(head, chosen, timeout, lease)
-            probe = self._admit(head)
+            probe = bus.admit(mailbox, head)
             if probe is None:
                 return False
             taken = self._claim(probe)
@@ -266,7 +343,7 @@ class _Dispatcher:
     ) -> bool:
         """Deliver the oldest message, if the breaker and the disk allow it; return whether to continue."""
         bus, mailbox = self._bus, self._mailbox
-        probe = self._admit(head)
+        probe = bus.admit(mailbox, head)
         if probe is None:
             return False
         taken = self._claim(probe)
@@ -277,41 +354,18 @@ class _Dispatcher:
             return False
         return True
 
-    def _admit(self, head: str) -> bool | None:
-        """Ask the breaker to admit the oldest message; return whether it is a probe, or None if it has to wait."""
-        bus, mailbox = self._bus, self._mailbox
-        held = mailbox.fresh.get(head)
-        if held is not None and held.probe:
-            return True
-        verdict = bus.breakers.check(mailbox.hash)
-        probe = verdict.state is CircuitState.HALF_OPEN
-        if verdict.allowed or (probe and self._take_permit()):
-            return probe
-        bus.wake_after_cooldown(mailbox)
-        return None
-
-    def _take_permit(self) -> bool:
-        """Take a half-open breaker's permit from a younger message; return False if none has one."""
-        for message in self._mailbox.fresh.values():
-            if message.probe:
-                message.probe = False
-                return True
-        return False
-
     def _claim(self, probe: bool) -> StoredMessage | BadFile | OSError | None:
-        """Claim the oldest message, or return the reason why it could not be claimed."""
+        """Claim the oldest message and record it, or return the reason why that is not possible."""
         bus, mailbox = self._bus, self._mailbox
-        taken: StoredMessage | BadFile | OSError | None
-        try:
-            taken = mailbox.claim_next()
-            if isinstance(taken, StoredMessage):
+        taken = bus.claim(mailbox, probe)
+        if isinstance(taken, StoredMessage):
+            try:
                 bus.handling.begin(mailbox, taken)
-        except OSError as error:
-            logger.error("%s: cannot claim: %s", mailbox.subject, error)
-            taken = error
-        bus.recorder.pressure_cleared(mailbox)
-        if probe and not isinstance(taken, StoredMessage):
-            bus.breakers.release(mailbox.hash)
+            except OSError as error:
+                logger.error("%s: cannot claim: %s", mailbox.subject, error)
+                if probe:
+                    bus.breakers.release(mailbox.hash)
+                return error
         return taken
 
     async def _skip(self, found: BadFile | OSError | None) -> bool:

@@ -1,4 +1,4 @@
-"""Handling: deliver a claimed message to its consumers, and complete, dead-letter or requeue it.
+"""Handling: what becomes of a claimed message: it is completed, dead-lettered or requeued.
 
 1. The TTL is checked, then all consumers run concurrently, each with its own timeout.
 2. All consumers failed → dead letter. Some failed → completed, status `partial`, every outcome recorded.
@@ -8,9 +8,11 @@
 5. With several consumers, some may have handled the message by then. So it stays claimed, and a pool member that did
    not take it is replaced by another member of the pool, within the handler timeout: this delivery may hold the member
    that the other one waits for. Without a replacement this consumer has failed, unless all others raised `Requeue` too.
-6. The completion is recorded before the last consumer acknowledges (`Ack`). If the disk refuses, the message stays in
-   flight, or, if the consumer has returned, claimed until the disk accepts it.
+6. The completion is recorded before the last consumer's `Ack` returns. If the disk refuses, the message stays in
+   flight, or, if the consumer has returned or expects no answer, claimed until the disk accepts it.
 7. A pool member is released as soon as it has finished, regardless of the other consumers.
+
+A message with a single consumer outside of pools is delivered by turns.py, which uses the parts here.
 """
 
 from __future__ import annotations
@@ -23,14 +25,13 @@ from types import coroutine
 from typing import Any
 
 from relay_core.clock import Clock
-from relay_core.dispatch.consumer import Ack, Completion, Consumer, Requeue
+from relay_core.dispatch.consumer import Ack, Consumer, Requeue
 from relay_core.dispatch.consumers import Consumers
 from relay_core.dispatch.dead_lettering import DeadLetterWriter
 from relay_core.dispatch.worker_pool import MemberLease
 from relay_core.journal.commit import Commits
 from relay_core.messages.dead_letter import Code
 from relay_core.messages.delivery import Status, TargetKind
-from relay_core.messages.envelope import Envelope
 from relay_core.records.recorder import Recorder
 from relay_core.rules.breaker import CircuitBreakers
 from relay_core.rules.replies import ReplyRules
@@ -41,6 +42,49 @@ logger = logging.getLogger(__name__)
 
 Failure = tuple[str, str]
 """A code and a reason."""
+EXPIRED: Failure = (Code.EXPIRED, "message expired (TTL)")
+
+
+class Completion:
+    """The completion of one message, recorded by the last of its consumers."""
+
+    __slots__ = ("pending", "record")
+
+    def __init__(self, record: Callable[[], None], consumers: int = 1) -> None:
+        self.record = record
+        self.pending = consumers
+        """Consumers that have not finished."""
+
+
+class SharedAck(Ack):
+    """The report of one of a message's consumers."""
+
+    __slots__ = ("_completion", "_has_left")
+
+    def __init__(self, completion: Completion) -> None:
+        super().__init__()
+        self._completion = completion  # no reference back: a cycle would keep each message until garbage collection
+        self._has_left = False
+
+    def leave(self) -> None:
+        """Note that neither this consumer nor a replacement has the message any more."""
+        self.finished = True
+        if not self._has_left:
+            self._has_left = True
+            self._completion.pending -= 1
+
+    def replacement(self) -> SharedAck:
+        """Return the ack of the consumer that takes the place of this one, which did not take the message."""
+        return SharedAck(self._completion)
+
+    def _record(self) -> None:
+        if self._completion.pending == 1:
+            self._completion.record()
+
+    def _finish(self, error: Exception | None) -> None:
+        super()._finish(error)
+        if not isinstance(error, Requeue):
+            self.leave()
 
 
 class Handling:
@@ -92,24 +136,15 @@ class Handling:
         `lease` holds the members of pools among the consumers.
         """
         try:
-            await self._handle(mailbox, message, consumers, timeout, probe, lease)
-        except Requeue as error:
-            if probe:
-                self._breakers.release(mailbox.hash)
-            return await self._requeue(mailbox, message, error)
+            await self._deliver(mailbox, message, consumers, timeout, probe, lease)
+        except Requeue as why:
+            return await self.requeue_or_fail(mailbox, message, probe, why)
         except asyncio.CancelledError:
-            # The bus is closing and its grace period is over: the handler may have run.
-            if message.ended:
-                self._complete(mailbox, message)
-            elif message.id in mailbox.claimed:
-                reason = "the bus was closed meanwhile"
-                await self._dead_letter_writer.dead_letter_or_retry(
-                    mailbox, message, code=Code.INTERRUPTED, reason=reason
-                )
+            await self.interrupt(mailbox, message)
             raise
         return True
 
-    async def _handle(
+    async def _deliver(
         self,
         mailbox: Mailbox,
         message: StoredMessage,
@@ -118,43 +153,73 @@ class Handling:
         probe: bool,
         lease: MemberLease | None,
     ) -> None:
-        delivery, clock = message.delivery, self._clock
-        now = clock.now_ms()
-        if now > message.envelope.budget.ttl:
-            if probe:
-                self._breakers.release(mailbox.hash)
-            await self._fail(mailbox, message, Code.EXPIRED, "message expired (TTL)")
+        started = self.start(mailbox, message, probe)
+        if started is None:
+            await self.fail(mailbox, message, EXPIRED)
             return
-        if message.envelope.reply_to is not None:
-            self._replies.handed(mailbox.subject, message.envelope)
-        started = clock.monotonic()
-        delivery.claimed_ms = claimed_ms = _wall_time(delivery.stored_ms, message.stored_at, started, now)
         outcomes: Sequence[Failure | None]
         if len(consumers) > 1:
             consumers, outcomes = await self._call_all(mailbox, consumers, message, timeout, lease)
         else:
-            ack = Ack(Completion(lambda: self._record_completion(mailbox, message)))
-            outcomes = [await _call(consumers[0], message.envelope, timeout, ack)]
+            ack = SharedAck(Completion(lambda: self.record_completion(mailbox, message)))
+            outcomes = [await call(consumers[0], message, timeout, ack)]
             if lease is not None:
                 lease.release_all()
-        delivery.handled_ms = claimed_ms + (clock.monotonic() - started) * 1000
+        failure = self.judge(mailbox, message, consumers, outcomes, started, probe, pooled=lease is not None)
+        if failure is not None:
+            await self.fail(mailbox, message, failure)
+            return
+        try:
+            if not message.ended:
+                self.record_completion(mailbox, message)
+        except OSError as error:
+            self.complete(mailbox, message, error)
+        else:
+            self.complete(mailbox, message)
+
+    def start(self, mailbox: Mailbox, message: StoredMessage, probe: bool) -> float | None:
+        """Note that a message goes to its consumers; return the monotonic time, or None if it has expired."""
+        envelope, clock = message.envelope, self._clock
+        now = clock.now_ms()
+        if now > envelope.budget.ttl:
+            if probe:
+                self._breakers.release(mailbox.hash)
+            return None
+        if envelope.reply_to is not None:
+            self._replies.handed(mailbox.subject, envelope)
+        started = clock.monotonic()
+        delivery = message.delivery
+        delivery.claimed_ms = _wall_time(delivery.stored_ms, message.stored_at, started, now)
+        return started
+
+    def judge(
+        self,
+        mailbox: Mailbox,
+        message: StoredMessage,
+        consumers: Sequence[Consumer],
+        outcomes: Sequence[Failure | None],
+        started: float,
+        probe: bool,
+        *,
+        pooled: bool = False,
+    ) -> Failure | None:
+        """Record the outcomes of the consumers; return the failure if all have failed."""
+        delivery = message.delivery
+        delivery.handled_ms = (delivery.claimed_ms or 0.0) + (self._clock.monotonic() - started) * 1000
         failures = [outcome for outcome in outcomes if outcome is not None]
+        # For a pool they name the member; for a replay they replace those of the failure.
+        if failures or len(outcomes) > 1 or pooled or delivery.replays:
+            delivery.outcomes = _outcomes(consumers, outcomes)
         if len(failures) == len(outcomes):
             self._breakers.record_failure(mailbox.hash, probe=probe)
-            delivery.outcomes = _outcomes(consumers, outcomes)
-            await self._fail(mailbox, message, *failures[0])
-            return
+            return failures[0]
         self._breakers.record_success(mailbox.hash, probe=probe)
         if failures:
             delivery.status = Status.PARTIAL
             delivery.code, delivery.reason = failures[0]
-            delivery.outcomes = _outcomes(consumers, outcomes)
         else:
             delivery.status = Status.DONE
-            # For a pool they name the member; for a replay they replace those of the failure.
-            if len(outcomes) > 1 or lease is not None or delivery.replays:
-                delivery.outcomes = _outcomes(consumers, outcomes)
-        self._complete(mailbox, message)
+        return None
 
     async def _call_all(
         self,
@@ -169,9 +234,12 @@ class Handling:
         Raises:
             Requeue: if none has taken the message.
         """
-        completion = Completion(lambda: self._record_completion(mailbox, message), len(consumers))
+        completion = Completion(lambda: self.record_completion(mailbox, message), len(consumers))
         results = await asyncio.gather(
-            *(self._call_member(mailbox, consumer, message, timeout, lease, Ack(completion)) for consumer in consumers)
+            *(
+                self._call_member(mailbox, consumer, message, timeout, lease, SharedAck(completion))
+                for consumer in consumers
+            )
         )
         failures: list[Failure | None] = []
         requeues: list[Requeue] = []
@@ -191,12 +259,12 @@ class Handling:
         message: StoredMessage,
         timeout: float,
         lease: MemberLease | None,
-        ack: Ack,
+        ack: SharedAck,
     ) -> tuple[Consumer, Failure | Requeue | None]:
         """Run one of several consumers, or its replacement; return the one that ran, and its failure."""
         while True:
             try:
-                outcome = await _call(consumer, message.envelope, timeout, ack)
+                outcome = await call(consumer, message, timeout, ack)
             except Requeue as error:
                 other: Consumer | None = None
                 if lease is not None and consumer.pool is not None:
@@ -204,35 +272,51 @@ class Handling:
                         async with asyncio.timeout(timeout):
                             other = await lease.replace(consumer, lambda: self._consumers(mailbox)[0])
                 if other is None:
-                    ack.close()
+                    ack.leave()
                     return consumer, error
-                consumer = other
+                consumer, ack = other, ack.replacement()
             else:
                 if lease is not None:
                     lease.release(consumer)
-                ack.close()
+                ack.leave()
                 return consumer, outcome
 
-    async def _requeue(self, mailbox: Mailbox, message: StoredMessage, why: Requeue) -> bool:
+    async def requeue_or_fail(self, mailbox: Mailbox, message: StoredMessage, probe: bool, why: Requeue) -> bool:
+        """Requeue a message that no consumer took and return True; dead-letter it if the disk refuses."""
+        if probe:
+            self._breakers.release(mailbox.hash)
+        if self.requeue(mailbox, message):
+            return True
+        await self.fail(mailbox, message, (Code.HANDLER_FAILED, f"{why}, and it could not be requeued"))
+        return False
+
+    def requeue(self, mailbox: Mailbox, message: StoredMessage) -> bool:
+        """Requeue a message that no consumer has begun; return False if the disk refuses."""
         try:
             requeued = mailbox.requeue(message)
         except OSError as error:
             logger.error("%s: cannot requeue %s: %s", mailbox.subject, message.id, error)
-            requeued = False
+            return False
         if requeued:
             self._commits.note_requeued(mailbox.hash, message.id)
             if message.fanout is not None:
                 message.fanout.postponed(message)
-        else:
-            await self._fail(mailbox, message, Code.HANDLER_FAILED, f"{why}, and it could not be requeued")
         return requeued
 
-    def _complete(self, mailbox: Mailbox, message: StoredMessage) -> None:
-        try:
-            if not message.ended:
-                self._record_completion(mailbox, message)
+    def record_completion(self, mailbox: Mailbox, message: StoredMessage) -> None:
+        """Record that a message was handled.
+
+        Raises:
+            OSError: if that cannot be written; the message stays claimed.
+        """
+        self._commits.finish(mailbox.hash, mailbox.maildir, message.delivery.message_id)
+        message.ended = True
+
+    def complete(self, mailbox: Mailbox, message: StoredMessage, error: OSError | None = None) -> None:
+        """End a handled message; with an error, which its record met, it stays claimed until the disk accepts it."""
+        if error is None:
             mailbox.claimed.pop(message.delivery.message_id, None)
-        except OSError as error:
+        else:
             self._dead_letter_writer.finish_later(mailbox, message, error)
         self._recorder.handled(message.delivery)
         if message.fanout is not None:
@@ -240,11 +324,9 @@ class Handling:
         if self.on_settled is not None:
             self.on_settled(message, True)
 
-    def _record_completion(self, mailbox: Mailbox, message: StoredMessage) -> None:
-        self._commits.finish(mailbox.hash, mailbox.maildir, message.delivery.message_id)
-        message.ended = True
-
-    async def _fail(self, mailbox: Mailbox, message: StoredMessage, code: str, reason: str) -> None:
+    async def fail(self, mailbox: Mailbox, message: StoredMessage, failure: Failure) -> None:
+        """Dead-letter a message that its consumers failed, or leave that to its fan-out."""
+        code, reason = failure
         if message.delivery.kind == TargetKind.ADAPTER and code in (Code.HANDLER_FAILED, Code.TIMEOUT):
             code, reason = Code.ADAPTER_FAILED, f"adapter delivery failed: {reason}"
         if message.fanout is not None:
@@ -254,30 +336,51 @@ class Handling:
         if self.on_settled is not None:
             self.on_settled(message, False)
 
+    async def interrupt(self, mailbox: Mailbox, message: StoredMessage) -> None:
+        """Dead-letter a message in flight: the bus closes, its grace period is over, and the consumer may have run."""
+        if message.ended:
+            self.complete(mailbox, message)
+        elif message.id in mailbox.claimed:
+            reason = "the bus was closed meanwhile"
+            await self._dead_letter_writer.dead_letter_or_retry(mailbox, message, code=Code.INTERRUPTED, reason=reason)
 
-async def _call(consumer: Consumer, envelope: Envelope, timeout: float, ack: Ack) -> Failure | None:
-    """Run one consumer; return its failure, or None."""
-    limit = asyncio.timeout(None if consumer.enforces_timeout else timeout)
-    work = consumer.deliver(envelope, ack)
+
+async def call(
+    consumer: Consumer,
+    message: StoredMessage,
+    timeout: float,
+    ack: Ack,
+    *,
+    work: Coroutine[Any, Any, None] | None = None,
+    on_wait: Callable[[], None] | None = None,
+) -> Failure | None:
+    """Run one consumer; return its failure, or None. `on_wait` is called if it does not return immediately.
+
+    Raises:
+        Requeue: if it did not take the message.
+    """
+    limit: asyncio.Timeout | None = None
     try:
+        work = work or consumer.deliver(message, ack) or ack.wait()
         try:
             # A handler that never waits needs no timer, which would cost more than everything else here.
             first = work.send(None)
         except StopIteration:
             return None
+        if on_wait is not None:
+            on_wait()
+        limit = asyncio.timeout(None if consumer.enforces_timeout else timeout)
         async with limit:
             await _resume(work, first)
     except TimeoutError as error:
         if ack.finished:
-            return None  # it was acknowledged just before the timeout
-        if limit.expired():
-            return Code.TIMEOUT, f"{consumer.name}: no answer within {timeout:g} s"
-        return Code.HANDLER_FAILED, f"{consumer.name}: {_describe(error)}"
-    except Requeue:
-        raise
+            return outcome(consumer, ack.error)  # it was reported just before the timeout
+        if limit is not None and limit.expired():
+            ack.abandon()
+            return no_answer(consumer, timeout)
+        return outcome(consumer, error)
     except Exception as error:
-        own_code = getattr(error, "dead_letter_code", None)  # then its text is meant for operators
-        return own_code or Code.HANDLER_FAILED, f"{consumer.name}: {error if own_code else _describe(error)}"
+        return outcome(consumer, error)
     return None
 
 
@@ -294,6 +397,25 @@ def _resume(work: Coroutine[Any, Any, None], waiting: Any) -> Generator[Any, Any
                 waiting = work.send(answer)
         except StopIteration:
             return
+
+
+def outcome(consumer: Consumer, error: Exception | None) -> Failure | None:
+    """Return the failure that an error of a consumer stands for.
+
+    Raises:
+        Requeue: if it did not take the message.
+    """
+    if error is None:
+        return None
+    if isinstance(error, Requeue):
+        raise error
+    own_code = getattr(error, "dead_letter_code", None)  # then its text is meant for operators
+    return own_code or Code.HANDLER_FAILED, f"{consumer.name}: {error if own_code else _describe(error)}"
+
+
+def no_answer(consumer: Consumer, timeout: float) -> Failure:
+    """Return the failure of a consumer that took too long."""
+    return Code.TIMEOUT, f"{consumer.name}: no answer within {timeout:g} s"
 
 
 def _describe(error: Exception) -> str:

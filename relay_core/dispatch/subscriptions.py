@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 from relay_core.dispatch.consumer import Ack
+from relay_core.dispatch.slots import Slots
 from relay_core.dispatch.worker_pool import Pool, Pools
 from relay_core.messages.envelope import Envelope
 from relay_core.messages.subjects import is_reply, validate_subject
 from relay_core.messages.trie import SubjectTrie
+from relay_core.storage.stored_message import StoredMessage
 
 Handler = Callable[..., Awaitable[Any] | Any]
 
@@ -45,12 +47,12 @@ class Subscription:
         self.created_at = created_at
         self.name = getattr(handler, "__qualname__", type(handler).__name__)
         self.pool = pool
-        self.slots = asyncio.Semaphore(max_in_flight) if max_in_flight is not None and pool is None else None
+        self.slots = Slots(max_in_flight) if max_in_flight is not None and pool is None else None
         """Limits the in-flight messages over all mailboxes; without it, each mailbox may have one."""
         self.enforces_timeout = bool(getattr(handler, "enforces_timeout", False))
         """Whether the handler ends deliveries that take too long by itself."""
-        self._takes_ack = bool(getattr(handler, "takes_ack", False))
-        """Whether the handler takes an `Ack` besides the message, to call it before it answers a client."""
+        self.hands_over = bool(getattr(handler, "hands_over", False))
+        """Whether the handler is a `deliver` of its own: it takes the stored message and an `Ack`."""
         self._handler = handler
         self._owner = owner
         self.on_change: Callable[[Subscription], None] | None = None
@@ -64,10 +66,21 @@ class Subscription:
         """Return the name of its queue, if it has one."""
         return self.pool.name if self.pool is not None else None
 
-    async def deliver(self, envelope: Envelope, ack: Ack) -> None:
-        """Run the handler on a message."""
+    def deliver(self, message: StoredMessage, ack: Ack) -> Coroutine[Any, Any, None] | None:
+        """Run the handler on a message, or let it hand the message over."""
+        if self.hands_over:
+            return cast(Coroutine[Any, Any, None] | None, self._handler(message, ack))
+        return self._run(message.envelope)
+
+    async def _run(self, envelope: Envelope) -> None:
         try:
-            await self._run(envelope, ack)
+            if self._on_loop:
+                await self._handler(envelope)
+                return
+            loop = asyncio.get_running_loop()
+            result = await loop.run_in_executor(self._owner.threads(), self._call, envelope)
+            if inspect.isawaitable(result):
+                await result
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -76,15 +89,6 @@ class Subscription:
             raise RuntimeError("a task that the handler awaited was cancelled") from error
         except SystemExit as error:
             raise RuntimeError(f"the handler called sys.exit({error.code!r})") from error
-
-    async def _run(self, envelope: Envelope, ack: Ack) -> None:
-        if self._on_loop:
-            await (self._handler(envelope, ack) if self._takes_ack else self._handler(envelope))
-            return
-        loop = asyncio.get_running_loop()
-        result = await loop.run_in_executor(self._owner.threads(), self._call, envelope)
-        if inspect.isawaitable(result):
-            await result
 
     def _call(self, envelope: Envelope) -> Any:
         try:

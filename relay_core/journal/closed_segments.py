@@ -4,7 +4,8 @@ A checkpoint moves a segment from ``journal/`` to ``journal/kept/``: its files a
 Rebuilding a lost index reads these segments once (`JournalHistory`).
 
 1. They are the first files to be given up: removed, oldest first, when they exceed the configured age or size, when
-   they would take more than half of the free space, and when a write finds the disk full.
+   they would take more than half of the free space, and when a write finds the disk full. One that exceeds the size,
+   and one that is not kept at all, may become the next segment (spare_segments.py); one that is too old may not.
 2. No error here fails a checkpoint after the Maildir is durable: a segment that cannot be kept is removed.
 """
 
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from relay_core.clock import SystemClock
 from relay_core.journal.segment import segments
+from relay_core.journal.spare_segments import SpareSegments
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +31,7 @@ class ClosedSegments:
 
     def __init__(self, journal: Path) -> None:
         self.directory = journal / "kept"
+        self.spares = SpareSegments(journal)
         self.max_bytes = KEEP_BYTES
         self.max_secs = KEEP_SECS
 
@@ -43,13 +46,14 @@ class ClosedSegments:
             OSError: if it could be neither kept nor removed.
         """
         try:
-            if self.max_bytes and _truncate(path):
+            if self.max_bytes and (end := _end_of_lines(path)):
+                os.truncate(path, end)
                 self.directory.mkdir(mode=0o700, exist_ok=True)
                 os.rename(path, self.directory / path.name)
                 return
         except OSError as error:
             logger.warning("journal: %s is not kept: %s", path.name, error)
-        path.unlink(missing_ok=True)
+        self.spares.add(path)
 
     def expire(self) -> int:
         """Remove the oldest segments until age and total size are within the limits; return how many."""
@@ -67,15 +71,21 @@ class ClosedSegments:
         size = sum(status.st_size for _, status in kept)
         removed = 0
         for path, status in kept:
-            if size <= room and status.st_mtime >= before:
+            is_old = status.st_mtime < before
+            if size <= room and not is_old:
                 break
-            path.unlink(missing_ok=True)
+            if is_old or room < self.max_bytes:
+                path.unlink(missing_ok=True)
+            else:
+                self.spares.add(path)
             size -= status.st_size
             removed += 1
         return removed
 
     def evict_oldest(self) -> bool:
-        """Remove the oldest segment because the disk is full; return False if there is none."""
+        """Remove the spare or the oldest segment because the disk is full; return False if there is none."""
+        if self.spares.evict():
+            return True
         for _, path in self.segments():
             try:
                 path.unlink()
@@ -86,15 +96,13 @@ class ClosedSegments:
         return False
 
 
-def _truncate(path: Path) -> int:
-    """Truncate a segment before the zeros that were written ahead of its lines; return its new length."""
-    with path.open("r+b") as file:
+def _end_of_lines(path: Path) -> int:
+    """Return the length of a segment's lines: a zero byte or the end of the file follows them."""
+    with path.open("rb") as file:
         length = 0
         while chunk := file.read(_CHUNK):
             end = chunk.find(b"\0")  # no line has one
             if end >= 0:
-                length += end
-                file.truncate(length)
-                break
+                return length + end
             length += len(chunk)
         return length

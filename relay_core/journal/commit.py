@@ -5,15 +5,17 @@
 - ``os``: appended to the journal immediately, in the caller's own step, or at the end of its `batch`. That costs tens
   of microseconds; waking a thread and being woken by it costs more than a hundred.
 - ``fsync``: queued for one thread, which takes every queued transaction as one group: append all records to the
-  journal, one fdatasync, settle in order. The next group gathers meanwhile.
+  journal, one fdatasync, settle in order. The next group gathers meanwhile. A transaction that is alone is synced by
+  the loop itself while the disk is quick (`QUICK_SECS`): two switches between threads take as long as the sync.
 
 Rules:
 
 1. A transaction's `settle` runs on the loop, once, in commit order, even if its caller was cancelled: the state in
    memory always follows the journal.
-2. Claims and ends (`note_claimed`, `note_requeued`, `finish`) are appended immediately and wait for no sync: the next
-   one covers them, and if no transaction follows, one is made within `SYNC_WITHIN_SECS`. A claim is appended before the
-   handler runs: after a kill it is known which messages were begun.
+2. Claims and ends (`note_claimed`, `note_requeued`, `finish`; those of one turn of the loop together, `note_turn`) are
+   appended immediately and wait for no sync: the next one covers them, and if no transaction follows, one is made
+   within `SYNC_WITHIN_SECS`. A claim is appended before the handler runs: after a kill it is known which messages were
+   begun.
 3. After a failed fdatasync no transaction of the group counts (P2): its messages are struck from the journal, its
    mailboxes are notified, and the next group writes to a new segment. Claims and ends that were not synced are repeated
    there.
@@ -25,9 +27,11 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from math import inf
 from queue import SimpleQueue
+from typing import Self, TypeAlias
 
 from relay_core.clock import Clock
 from relay_core.errors import Closed
@@ -42,8 +46,13 @@ from relay_core.storage.maildir import Maildir
 
 logger = logging.getLogger(__name__)
 
+MessageKey: TypeAlias = tuple[str, str]
+"""A mailbox and the id of one of its messages."""
+
 SYNC_WITHIN_SECS = 0.1
 """How long an acknowledged end or claim may wait for the sync that makes it survive a power loss."""
+QUICK_SECS = 0.001
+"""A sync that takes no longer may block the loop; after one that did, the thread syncs until one is quick again."""
 _SYNC_AGAIN_SECS = 10.0
 
 
@@ -56,11 +65,15 @@ class Commits:
         self.checkpoints = Checkpoints(journal, loop, clock)
         self._log = LimitedLog(logger, clock)
         self._loop = loop
+        self._clock = clock
         self._submitted: list[Transaction] = []
-        self._is_batching = False
+        self._batch = PublishBatch()
+        self._in_thread = 0
+        """Groups that the thread has and that are not settled."""
+        self._sync_secs = inf
+        """How long the last sync took."""
         self._queue: SimpleQueue[list[Transaction] | None] = SimpleQueue()
         self._settled: deque[Transaction] = deque()
-        self._settling = False
         self._order = threading.Lock()
         """Held while lines are appended together with `_unsynced`."""
         self._unsynced: list[bytes] = []
@@ -71,6 +84,8 @@ class Commits:
         self._thread: threading.Thread | None = None
         self.degraded: str | None = None
         """Why the last sync failed, until one succeeds."""
+        self.on_settled: Callable[[], None] = lambda: None
+        """Called after transactions were settled together."""
 
     def open(self) -> None:
         """Start the threads that this durability needs."""
@@ -85,10 +100,13 @@ class Commits:
         self.checkpoints.stop()
         if self._timer is not None:
             self._timer.cancel()
-        if self._thread is not None:
+        if self._thread is None:
             self._send()
+        else:
+            self._queue_group(self._submitted)
+            self._submitted = []
             if self._unsynced:
-                self._queue.put([Transaction("", ())])
+                self._queue_group([])
             self._queue.put(None)
             await asyncio.to_thread(self._thread.join)
         self._settle_all()
@@ -117,48 +135,63 @@ class Commits:
             raise
 
     def submit(self, transaction: Transaction) -> None:
-        """Commit a transaction soon, together with the others of this turn of the loop, or of the `batch`.
+        """Commit a transaction together with the others of this turn of the loop.
 
         Raises:
             Closed: if the bus is closed.
         """
         if self._closed:
             raise Closed("the bus is closed")
-        if not self._submitted and not self._is_batching:
+        if not self._submitted:
             self._loop.call_soon(self._send)
         self._submitted.append(transaction)
 
-    def _send(self) -> None:
-        if self._submitted:
-            submitted, self._submitted = self._submitted, []
-            if self._thread is not None:
-                self._queue.put(submitted)
-            else:
-                self._commit_batch(submitted)
-
     def commit_now(self, transaction: Transaction) -> bool:
         """Carry out and settle a transaction synchronously, if this durability allows; return True if it did."""
-        if self._thread is not None or self._closed or self._is_batching:
+        if self._thread is not None or self._closed or self._batch.is_open:
             return False
+        self._send()  # in order
         self._commit_batch([transaction])
         return True
 
-    @contextmanager
-    def batch(self) -> Iterator[None]:
-        """Commit the transactions that are submitted in a `with` statement together, at its end."""
-        self._is_batching = True
-        try:
-            yield
-        finally:
-            self._is_batching = False
-            self._send()
+    def batch(self) -> PublishBatch:
+        """Return a context manager in which publishes are gathered: they share one append."""
+        return self._batch
+
+    def _send(self) -> None:
+        submitted, self._submitted = self._submitted, []
+        expects_more, self._batch.expects_more = self._batch.expects_more, False
+        if not submitted:
+            return
+        if self._thread is None:
+            self._commit_batch(submitted)
+            self.on_settled()
+        elif len(submitted) == 1 and not expects_more and self._may_sync_here:
+            self._commit_group(submitted)
+            self._settle_all()
+            if self.journal.full:
+                self._queue_group([])  # a checkpoint begins in the thread
+        else:
+            self._queue_group(submitted)
+
+    @property
+    def _may_sync_here(self) -> bool:
+        """Return True if the loop may commit: the thread has nothing to do, and nothing will take long."""
+        is_quick = self._sync_secs <= QUICK_SECS
+        return is_quick and not self._in_thread and not self.journal.full and not self.files.is_full
+
+    def _queue_group(self, group: list[Transaction]) -> None:
+        self._in_thread += 1
+        self._queue.put(group)
 
     def _commit_batch(self, batch: list[Transaction]) -> None:
         """Carry out and settle transactions on the loop."""
         try:
             if self.files.is_full:
                 self.files.make_some()
-            room = sum(transaction.room_to_amend() for transaction in batch)
+            room = 0
+            for transaction in batch:
+                room += transaction.room_to_amend()
             self.journal.append([transaction.record() for transaction in batch], hold=room)
             for transaction in batch:
                 transaction.carry_out(self.files)
@@ -175,7 +208,9 @@ class Commits:
 
     async def settled(self) -> None:
         """Return once every transaction committed before this call is settled."""
-        if self._thread is not None:
+        if self._thread is None:
+            self._send()
+        else:
             await self.commit(Transaction("", ()))
 
     def note_claimed(self, mailbox: str, message_id: str) -> None:
@@ -184,13 +219,24 @@ class Commits:
         Raises:
             OSError: if the journal cannot be written; the message must not be handled then.
         """
-        self._note(encode_op("begun", mailbox, message_id))
+        self._note([encode_op("begun", mailbox, message_id)])
+
+    def note_turn(self, ended: Iterable[MessageKey], begun: Iterable[MessageKey]) -> None:
+        """Journal that messages have ended, and that the handling of others begins.
+
+        Raises:
+            OSError: if the journal cannot be written; none of it counts.
+        """
+        lines = [encode_op("gone", mailbox, message_id) for mailbox, message_id in ended]
+        lines += [encode_op("begun", mailbox, message_id) for mailbox, message_id in begun]
+        if lines:
+            self._note(lines)
 
     def note_requeued(self, mailbox: str, message_id: str) -> None:
         """Journal that a claimed message is waiting again."""
         line = encode_op("back", mailbox, message_id)
         try:
-            self._note(line)
+            self._note([line])
         except OSError:
             self._amend(line)  # it may be late, but must precede the message's next line
 
@@ -200,7 +246,7 @@ class Commits:
         Raises:
             OSError: if the journal cannot be written; the file must stay then, or a restart restores it.
         """
-        self._note(encode_op("gone", mailbox, message_id))
+        self._note([encode_op("gone", mailbox, message_id)])
 
     def finish(self, mailbox: str, maildir: Maildir, message_id: str) -> None:
         """Journal that a claimed message has ended, and remove its file.
@@ -209,6 +255,11 @@ class Commits:
             OSError: if the journal cannot be written; the message stays claimed.
         """
         self.note_gone(mailbox, message_id)
+        self.remove_file(maildir, message_id)
+
+    @staticmethod
+    def remove_file(maildir: Maildir, message_id: str) -> None:
+        """Remove the file of a claimed message whose end is journaled."""
         try:
             maildir.complete(message_id)
         except OSError as error:
@@ -236,13 +287,13 @@ class Commits:
         else:
             yield
 
-    def _note(self, line: bytes) -> None:
+    def _note(self, lines: list[bytes]) -> None:
         if self._thread is None:
-            self.journal.append([line])
+            self.journal.append(lines)
             return
         with self._order:
-            self.journal.append([line])
-            self._unsynced.append(line)
+            self.journal.append(lines)
+            self._unsynced += lines
         self._sync_soon()
 
     def _amend(self, line: bytes) -> None:
@@ -264,28 +315,33 @@ class Commits:
         if syncs != self._syncs:
             self._sync_soon()  # a group was synced meanwhile: the remaining lines are younger than that
         elif not self._closed:
-            self._queue.put([Transaction("", ())])
+            self._queue_group([])
 
     def _work(self) -> None:
         stopping = False
         while not stopping:
             group: list[Transaction] = []
+            taken = 0
             submitted = self._queue.get()
             while submitted is not None:
                 group += submitted
+                taken += 1
                 if self._queue.empty():
                     break
                 submitted = self._queue.get()
             stopping = submitted is None
-            if group:
+            if taken:
                 self._commit_group(group)
+                self._loop.call_soon_threadsafe(self._settle_groups, taken)
 
     def _commit_group(self, group: list[Transaction]) -> None:
+        """Append transactions and earlier lines, sync them, and leave them to be settled."""
         unsynced: list[bytes] = []
         try:
             if self.files.is_full:
                 self.files.wait_for_room()
             unsynced = self._append_group(group)
+            started = self._clock.monotonic()
             try:
                 self.journal.sync()
             except OSError as error:
@@ -294,6 +350,8 @@ class Commits:
                 unsynced += [transaction.amendment() for transaction in group if transaction.moves]
                 self.journal.amend(unsynced)
                 raise
+            finally:
+                self._sync_secs = self._clock.monotonic() - started
         except OSError as error:
             self._fail_group(group, error, unsynced)
             return
@@ -307,8 +365,7 @@ class Commits:
                 self._loop.call_soon_threadsafe(self._sync_soon)
         self._settled.extend(group)
         self.journal.release()
-        self._settle_soon()
-        if self.journal.full:
+        if self.journal.full and threading.current_thread() is self._thread:
             self.checkpoints.begin()
 
     def _append_group(self, group: list[Transaction]) -> list[bytes]:
@@ -330,16 +387,34 @@ class Commits:
             self._unsynced = unsynced + self._unsynced
         self.journal.release()
         self._settled.extend(group)
-        self._settle_soon()
         if self._unsynced:
             self._loop.call_soon_threadsafe(self._sync_soon, _SYNC_AGAIN_SECS)
 
-    def _settle_soon(self) -> None:
-        if not self._settling:
-            self._settling = True
-            self._loop.call_soon_threadsafe(self._settle_all)
+    def _settle_groups(self, count: int) -> None:
+        self._in_thread -= count
+        self._settle_all()
 
     def _settle_all(self) -> None:
-        self._settling = False
         while self._settled:
             self._settled.popleft().finish()
+        self.on_settled()
+
+
+class PublishBatch:
+    """A context manager in which transactions are submitted and not committed at once."""
+
+    def __init__(self) -> None:
+        self.is_open = False
+        self.expects_more = False
+        """Whether the loop must not block: the publishers are about to send more."""
+
+    def __enter__(self) -> Self:
+        self.is_open = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.is_open = False
+
+    def expect_more(self) -> None:
+        """Let the thread sync these transactions, since others will follow them."""
+        self.expects_more = True

@@ -9,7 +9,8 @@ Rules:
 1. Append before the files change; sync before the append counts.
 2. A failed fdatasync poisons its segment: it is never synced again, and later lines go to a new one.
 3. Space for a transaction's amendment, and for the ends of messages, is reserved before the transaction is written, by
-   writing zeros. Never through a mapping: on a full disk that would kill the process with SIGBUS.
+   writing zeros, unless the file was a segment before (spare_segments.py). Never through a mapping: on a full disk that
+   would kill the process with SIGBUS.
 4. A segment leaves the journal only when it holds the only copy of nothing: all of its messages have ended or are
    files, and those are on disk (``syncfs``; with ``"os"`` the files are enough). It is then kept for a while as
    `ClosedSegments`, for a lost index.
@@ -41,6 +42,9 @@ Durability = Literal["fsync", "os"]
 SEGMENT_BYTES = 16 * 1024 * 1024
 _FDATASYNC: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
 _AHEAD = 1024 * 1024
+_AHEAD_ON_LOOP = 64 * 1024
+"""With ``os`` the event loop writes the zeros. More would take too much of a small disk."""
+_ZEROS = memoryview(bytes(_AHEAD))
 _SPARED = 4
 """Space is reserved ahead only if the disk has several times as much free."""
 _ROOM_FOR_ENDS = 32 * 1024
@@ -96,6 +100,8 @@ class Journal:
         self.directory.mkdir(mode=0o700, exist_ok=True)
         if self.durability == "fsync":
             fsync_directory(self.directory.parent)
+        while self.closed.spares.evict():
+            pass
         with self._lock:
             existing = segments(self.directory) + self.closed.segments()
             self._sequence = max([after, *(sequence for sequence, _ in existing)])
@@ -111,7 +117,6 @@ class Journal:
             self._leave_segment()
             self._is_closed = True
 
-    @_evicts
     def append(self, lines: Sequence[bytes], *, hold: int | None = None) -> None:
         """Write lines to the segment; they survive kill -9, but not yet a power loss.
 
@@ -121,13 +126,18 @@ class Journal:
         Raises:
             OSError: if the write fails; none of the lines counts.
         """
-        with self._lock:
-            if self._owed:
-                lines = [*self._owed, *lines]
-            self._append(lines, self._held if hold is None else hold + _ROOM_FOR_ENDS)
-            self._owed = []
-            if hold is not None:
-                self._held = hold
+        while True:  # not @_evicts: this is called for every message
+            try:
+                with self._lock:
+                    room = self._held if hold is None else hold + _ROOM_FOR_ENDS
+                    self._append([*self._owed, *lines] if self._owed else lines, room)
+                    self._owed = []
+                    if hold is not None:
+                        self._held = hold
+                    return
+            except OSError as error:
+                if not is_full(error) or not self.closed.evict_oldest():
+                    raise
 
     def amend(self, lines: Iterable[bytes]) -> None:
         """Write the outcome of journaled transactions, in the space reserved for it.
@@ -154,26 +164,25 @@ class Journal:
             if self._is_closed:
                 raise OSError(errno.EBADF, "the journal is closed")
             self._next_segment()  # the last attempt failed
-        data = frame_lines(lines if self._offset else [HEADER, *lines], self._sequence)
-        filled = self._filled
-        try:
-            self._fill_ahead(self._offset + len(data), room)
-        except OSError:
-            os.ftruncate(self._fd, filled)
-            self._filled = filled
-            raise
+        offset = self._offset
+        data = frame_lines(lines if offset else [HEADER, *lines], self._sequence)
+        end = offset + len(data)
+        if end + room > self._filled:
+            self._fill_ahead(end, room)
+        if end < self._filled:
+            data += b"\0"  # what follows may be lines of an older segment
         try:
             self._put(data)
         except OSError:
-            os.ftruncate(self._fd, self._offset)
-            self._filled = self._offset
+            os.ftruncate(self._fd, offset)
+            self._filled = offset
             raise
-        self._offset += len(data)
+        self._offset = end
 
     def _put(self, data: bytes) -> None:
-        written = 0
+        written = os.pwrite(self._fd, data, self._offset)
         while written < len(data):
-            written += os.pwrite(self._fd, data[written:] if written else data, self._offset + written)
+            written += os.pwrite(self._fd, data[written:], self._offset + written)
 
     def sync(self) -> None:
         """Make every appended line durable.
@@ -186,6 +195,7 @@ class Journal:
         try:
             self._fdatasync(fd)
         except OSError:
+            self.closed.spares.is_used = False
             with self._lock:
                 self._leave_segment()
                 self._next_segment()
@@ -225,7 +235,7 @@ class Journal:
         with self._lock:
             sequence = self._sequence + 1
         path = segment_path(self.directory, sequence)
-        fd = os.open(path, _OPEN, 0o600)
+        fd = self._open_segment(path)
         try:
             if self.durability == "fsync":
                 fsync_directory(self.directory)
@@ -236,7 +246,8 @@ class Journal:
         with self._lock:
             old, self._fd = self._fd, fd
             self._sequence = sequence
-            self._offset = self._filled = 0
+            self._offset = 0
+            self._filled = os.fstat(fd).st_size
         if old >= 0:
             try:
                 if self.durability == "fsync":
@@ -266,7 +277,7 @@ class Journal:
 
     @_evicts
     def _next_segment(self) -> None:
-        fd = os.open(segment_path(self.directory, self._sequence + 1), _OPEN, 0o600)
+        fd = self._open_segment(segment_path(self.directory, self._sequence + 1))
         self._sequence += 1
         self._leave_segment()
         try:
@@ -276,7 +287,13 @@ class Journal:
             os.close(fd)
             raise
         self._fd = fd
-        self._offset = self._filled = 0
+        self._offset = 0
+        self._filled = os.fstat(fd).st_size
+
+    def _open_segment(self, path: Path) -> int:
+        """Return the file of a new segment: the spare one, or an empty one."""
+        fd = self.closed.spares.take(path)
+        return os.open(path, _OPEN, 0o600) if fd is None else fd
 
     def _leave_segment(self) -> None:
         if self._fd >= 0:
@@ -284,16 +301,24 @@ class Journal:
             self._fd = -1
 
     def _fill_ahead(self, end: int, room: int) -> None:
+        """Write zeros until `room` bytes after `end` are on disk, and some more if there is plenty of space."""
         # Overwriting existing blocks saves fdatasync a metadata commit for the file's size.
-        need = end + room
-        if need > self._filled:
-            ahead = _AHEAD if self.durability == "fsync" else _AHEAD // 16
-            disk = os.fstatvfs(self._fd)
-            if disk.f_bavail * disk.f_frsize > _SPARED * ahead:  # message files need the last free space more
-                with suppress(OSError):
-                    self._filled += os.pwrite(self._fd, bytes(end + ahead - self._filled), self._filled)
-            while need > self._filled:  # on a nearly full disk: only the bytes needed, or an error
-                self._filled += os.pwrite(self._fd, bytes(need - self._filled), self._filled)
+        filled = self._filled
+        ahead = _AHEAD if self.durability == "fsync" else _AHEAD_ON_LOOP
+        disk = os.fstatvfs(self._fd)
+        if disk.f_bavail * disk.f_frsize > _SPARED * ahead:  # message files need the last free space more
+            with suppress(OSError):
+                self._fill(end + ahead)
+        try:
+            self._fill(end + room)  # on a nearly full disk: only the bytes needed, or an error
+        except OSError:
+            os.ftruncate(self._fd, filled)
+            self._filled = filled
+            raise
+
+    def _fill(self, end: int) -> None:
+        while end > self._filled:
+            self._filled += os.pwrite(self._fd, _ZEROS[: end - self._filled], self._filled)
 
 
 def sync_file_system(path: Path) -> None:

@@ -15,7 +15,8 @@ subject and its budget. ``dedupe`` and ``result`` are what a retry of the publis
 the same ``dedupe`` and no ``result`` withdraws that answer.
 
 A record is found again by its segment and the offset of its line (`read_record`). Reading stops at the first bad line:
-the lines after it were never acknowledged.
+the lines after it were never acknowledged. A zero byte or the end of the file follows the last line. Behind it there
+may be anything: the file of an older segment is used again (spare_segments.py).
 """
 
 from __future__ import annotations
@@ -146,8 +147,14 @@ def segment_path(directory: Path, sequence: int) -> Path:
 
 def segments(directory: Path) -> list[tuple[int, Path]]:
     """Return the segments in a directory, oldest first."""
+    return numbered_files(directory, ".log")
+
+
+def numbered_files(directory: Path, suffix: str) -> list[tuple[int, Path]]:
+    """Return the files in a directory that are named by a sequence number, in its order."""
     try:
         names = os.listdir(directory)
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted((int(name[:-4]), directory / name) for name in names if name.endswith(".log") and name[:-4].isdigit())
+    stems = [name.removesuffix(suffix) for name in names if name.endswith(suffix)]
+    return sorted((int(stem), directory / f"{stem}{suffix}") for stem in stems if stem.isdigit())

@@ -143,9 +143,12 @@ class Transaction:
 
     def room_to_amend(self) -> int:
         """Return an upper bound for the amendment."""
-        room = _ROOM_TO_AMEND + 6 * len(self.dedupe or "")
+        room = _ROOM_TO_AMEND + _ROOM_PER_MOVE * len(self.moves)
+        if self.dedupe is not None:
+            room += 6 * len(self.dedupe)
         for move in self.moves:
-            room += _ROOM_PER_MOVE + (move.size if move.kind == "failed" else 0)  # it may repeat the file on disk
+            if move.kind == "failed":
+                room += move.size  # it may repeat the file on disk
         return room
 
 

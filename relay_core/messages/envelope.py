@@ -20,7 +20,7 @@ from pydantic import (
 
 from relay_core.config import refuse_unknown_keys
 from relay_core.errors import InvalidPayload
-from relay_core.messages.base import Instant, Pattern, Subject, WireModel, first_problem
+from relay_core.messages.base import Instant, Pattern, Subject, WireModel, first_problem, trusted
 from relay_core.messages.ids import is_ulid
 from relay_core.messages.payload import check_depth
 
@@ -105,6 +105,42 @@ class Envelope(WireModel):
         if not self.replays:
             wire.pop("replays", None)
         return wire
+
+
+def trusted_envelope(wire: dict[str, Any]) -> Envelope:
+    """Return the envelope of a wire form that a bus has written; takes half the time of validation.
+
+    Raises:
+        KeyError: if a part is missing.
+    """
+    budget, get = wire["budget"], wire.get
+    return trusted(
+        Envelope,
+        {
+            "id": wire["id"],
+            "subject": wire["subject"],
+            "sender": wire["from"],
+            "reply_to": get("replyTo"),
+            "budget": trusted(
+                Budget,
+                {
+                    "hop_count": budget["hopCount"],
+                    "max_hops": budget["maxHops"],
+                    "ancestor_chain": tuple(budget["ancestorChain"]),
+                    "ttl": budget["ttl"],
+                    "call_budget_remaining": budget["callBudgetRemaining"],
+                },
+            ),
+            "created_at": wire["createdAt"],
+            "payload": wire["payload"],
+            "replay_of": get("replayOf"),
+            "replays": get("replays", 0),
+            "replayed_at": get("replayedAt"),
+            "trace_id": get("traceId"),
+            "parent_id": get("parentId"),
+            "origin": get("origin"),
+        },
+    )
 
 
 def encode_envelope(envelope: Envelope) -> bytes:

@@ -14,6 +14,8 @@ from relay_core.messages.base import WireModel
 
 MAX_DEPTH = 100
 
+_FLAT = frozenset({str, int, bool, type(None)})
+"""Types of values that have no depth and cannot be NaN."""
 _STRICT = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
 
 
@@ -95,6 +97,8 @@ def encode_payload(payload: Any, *, limit: int) -> bytes:
             size=len(data),
             limit=limit,
         )
+    if type(payload) is dict and _FLAT.issuperset(map(type, payload.values())):
+        return data  # the usual payload; searching the bytes takes ten times as long
     # Each level opens a bracket, and orjson writes NaN and Infinity as null: without them there is nothing to check.
     if data.count(b"null") or (len(data) > 2 * MAX_DEPTH and data.count(b"[") + data.count(b"{") > MAX_DEPTH):
         _check_values(payload)

@@ -14,8 +14,7 @@ one record of the journal (journal/commit.py): they are stored together or not a
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-
-import orjson
+from typing import Any, NamedTuple
 
 from relay_core.clock import Clock, iso
 from relay_core.config import BackpressureConfig
@@ -23,19 +22,17 @@ from relay_core.dispatch.dispatcher import Dispatch
 from relay_core.journal.commit import Commits
 from relay_core.journal.segment import JournalOp
 from relay_core.journal.transaction import Move, Transaction
-from relay_core.messages.base import trusted
 from relay_core.messages.delivery import Delivery, Status
 from relay_core.messages.envelope import Budget
-from relay_core.messages.results import AdapterResult, PublishResult, Reason
+from relay_core.messages.results import AdapterResult, Reason
 from relay_core.messages.signals import SignalHub
 from relay_core.pipeline.fanout import Fanout
-from relay_core.pipeline.publication import Publication, own_part
+from relay_core.pipeline.publication import Publication, encode_own_part
 from relay_core.pipeline.routing import Target
 from relay_core.records.recorder import Recorder
 from relay_core.rules.backpressure import check_backpressure, pressure_signal
 from relay_core.rules.breaker import CircuitBreakers, CircuitState
 from relay_core.rules.budget import spend
-from relay_core.rules.dedupe import Dedupe
 from relay_core.rules.replies import ReplyRules
 from relay_core.storage.atomic_file import storage_error
 from relay_core.storage.config_file import LiveConfig
@@ -45,26 +42,35 @@ from relay_core.storage.mailbox import Mailbox
 class TargetCopy(Move):
     """One target's copy on its way into its mailbox."""
 
-    __slots__ = ("address", "budget", "delivery", "probe", "publication", "target")
+    __slots__ = ("address", "budget", "delivery", "own_part", "probe", "publication", "target")
 
     def __init__(
-        self, publication: Publication, target: Target, address: str, budget: Budget, delivery: Delivery, probe: bool
+        self,
+        publication: Publication,
+        target: Target,
+        address: str,
+        spent: SpentBudget,
+        delivery: Delivery,
+        probe: bool,
     ) -> None:
         mailbox = target.mailbox
-        super().__init__("new", mailbox.hash, mailbox.maildir, publication.id)
+        self.kind = "new"
+        self.mailbox = mailbox.hash
+        self.maildir = mailbox.maildir
+        self.message_id = publication.id
         self.publication = publication
         self.target = target
         self.address = address
-        self.budget = budget
+        self.budget = spent.budget
+        self.own_part = spent.encoded if address == spent.subject else encode_own_part(address, spent.budget)
+        """What the record has of this copy alone."""
         self.delivery = delivery
         self.probe = probe
 
     @property
     def data(self) -> bytes:
-        """Return the content of its file, encoded on first use."""
-        if not self._data:
-            self._data = self.publication.encode(self.address, self.budget)
-        return self._data
+        """Return the content of its file."""
+        return self.publication.encode(self.own_part)
 
     @property
     def size(self) -> int:
@@ -73,7 +79,16 @@ class TargetCopy(Move):
 
     def op(self) -> JournalOp:
         """Return the move as it is journaled: the record has what the copies share."""
-        return self.kind, self.mailbox, self.message_id, orjson.dumps(own_part(self.address, self.budget))
+        return self.kind, self.mailbox, self.message_id, self.own_part
+
+
+class SpentBudget(NamedTuple):
+    """The budget of a target's copy."""
+
+    subject: str
+    budget: Budget
+    encoded: bytes
+    """The own part of a copy that is addressed to the subject."""
 
 
 class Deliver:
@@ -89,7 +104,6 @@ class Deliver:
         recorder: Recorder,
         clock: Clock,
         fanouts: Callable[[Publication], Fanout],
-        dedupe: Dedupe,
         replies: ReplyRules,
     ) -> None:
         self.settings = settings
@@ -100,10 +114,9 @@ class Deliver:
         self.recorder = recorder
         self.clock = clock
         self.fanouts = fanouts
-        self.dedupe = dedupe
         self.replies = replies
         self._budget: Budget | None = None
-        self._spent: dict[str, Budget] = {}
+        self._spent: dict[str, SpentBudget] = {}
 
     def __call__(self, publication: Publication) -> Awaitable[None] | Store | None:
         """Take every target through its gates and store the copies of those that passed."""
@@ -152,18 +165,20 @@ class Deliver:
                 self._refuse(publication, target, Reason.BUDGET_EXCEEDED, reason)
                 return None
         mailbox.reserved += 1
-        budget = self._spend(publication.budget, mailbox.subject)
-        delivery = publication.delivery(mailbox.hash, mailbox.about.kind, mailbox.subject, Status.NEW, budget)
-        return TargetCopy(publication, target, address, budget, delivery, probe)
+        subject = mailbox.about.subject
+        spent = self._spend(publication.budget, subject)
+        delivery = publication.delivery(mailbox.hash, mailbox.about.kind, subject, Status.NEW, spent.budget)
+        return TargetCopy(publication, target, address, spent, delivery, probe)
 
-    def _spend(self, budget: Budget, subject: str) -> Budget:
+    def _spend(self, budget: Budget, subject: str) -> SpentBudget:
         """Return the budget of a target's copy; publishes of one millisecond share a budget, and so its copies."""
         if budget is not self._budget:
             self._budget, self._spent = budget, {}
-        copy = self._spent.get(subject)
-        if copy is None:
-            copy = self._spent[subject] = spend(budget, subject)
-        return copy
+        spent = self._spent.get(subject)
+        if spent is None:
+            copy = spend(budget, subject)
+            spent = self._spent[subject] = SpentBudget(subject, copy, encode_own_part(subject, copy))
+        return spent
 
     def _admit_under_pressure(self, publication: Publication, target: Target, limits: BackpressureConfig) -> bool:
         """Warn the sender of a mailbox that is getting full, or refuse if it is."""
@@ -195,7 +210,6 @@ class Store(Transaction):
     """The copies of one publish, stored together."""
 
     fanout: Fanout | None = None
-    _planned: PublishResult | None = None
 
     def __init__(self, deliver: Deliver, publication: Publication, copies: list[TargetCopy]) -> None:
         self.message_id = publication.id
@@ -204,24 +218,20 @@ class Store(Transaction):
         self._deliver = deliver
         self._publication = publication
         if publication.dedupe is not None:
-            self._planned = self._outcome()
             self.dedupe = publication.dedupe
-            self.result = self._planned.to_wire()
+            self.result = self._planned_result()
         if publication.replaces is not None:
             self._replace(publication.replaces, copies)
 
-    def _outcome(self) -> PublishResult:
-        """Return the outcome that follows from the stored copies."""
-        return trusted(
-            PublishResult,
-            {
-                "message_id": self.message_id,
-                "delivered_to": sum(copy.target.weight for copy in self._copies),
-                "rejected": tuple(self._publication.rejected or ()) or None,
-                "mailbox_pressure": None,
-                "adapter_results": None,
-            },
-        )
+    def _planned_result(self) -> dict[str, Any]:
+        """Return the result that follows from the stored copies, for a retry after a kill."""
+        delivered = 0
+        for copy in self._copies:
+            delivered += copy.target.weight
+        result: dict[str, Any] = {"messageId": self.message_id, "deliveredTo": delivered}
+        if self._publication.rejected:
+            result["rejected"] = [rejection.to_wire() for rejection in self._publication.rejected]
+        return result
 
     def _replace(self, replaced: Move, copies: list[TargetCopy]) -> None:
         """End a dead letter in the same transaction: as the copy for its own mailbox, or as an additional move."""
@@ -246,9 +256,6 @@ class Store(Transaction):
             for copy in self._copies:
                 self._refused(copy, self.error)
             return
-        if self._planned is not None and self.dedupe is not None:
-            # Before the caller can be cancelled; the exact outcome replaces it.
-            self._deliver.dedupe.remember(self.dedupe, self._planned)
         for copy in self._copies:
             self._took(copy)
 

@@ -18,13 +18,15 @@ from relay_core.messages.base import trusted
 from relay_core.messages.delivery import Delivery
 from relay_core.messages.envelope import Budget, BudgetOverrides, Envelope
 from relay_core.messages.results import AdapterResult, PublishResult, Reason, Rejection
+from relay_core.pipeline.pending_publish import PendingPublish
 from relay_core.pipeline.routing import Target
 from relay_core.rules.bindings import Binding
+from relay_core.rules.dedupe import dedupe_key
 from relay_core.storage.maildir import HasData
 from relay_core.storage.stored_message import StoredMessage
 
 
-class Publication:
+class Publication(PendingPublish):
     """The request, its stamp, and the results of the stages so far."""
 
     is_broadcast = False
@@ -53,8 +55,6 @@ class Publication:
     adapter_results: list[AdapterResult] | None = None
     failures: list[str] | None = None
     """The reasons why targets did not take it."""
-    result: PublishResult | None = None
-    """Set as soon as the outcome is settled."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Publication:
         reply_to: str | None = None,
         overrides: BudgetOverrides | Mapping[str, Any] | None = None,
         parent_id: str | None = None,
-        dedupe: str | None = None,
+        dedupe_id: str | None = None,
         origin: str | None = None,
         reader: str | None = None,
         waits: bool = True,
@@ -80,7 +80,7 @@ class Publication:
         self.reply_to = reply_to
         self.overrides = overrides
         self.parent_id = parent_id
-        self.dedupe = dedupe
+        self.dedupe = dedupe_key(sender, dedupe_id) if dedupe_id is not None else None
         """The key under which its outcome is remembered."""
         self.origin = origin
         """The adapter that published this, which must not get it back."""
@@ -173,9 +173,9 @@ class Publication:
             stored["origin"] = self.origin
         return stored
 
-    def encode(self, subject: str, budget: Budget) -> bytes:
+    def encode(self, own_part: bytes) -> bytes:
         """Return a target's copy as it is stored."""
-        return orjson.dumps(self.shared() | own_part(subject, budget))
+        return b"%b,%b" % (orjson.dumps(self.shared())[:-1], own_part[1:])
 
     def message(self, subject: str, budget: Budget, source: HasData, delivery: Delivery) -> StoredMessage:
         """Return a target's copy as a message in memory, with a separate payload object."""
@@ -231,15 +231,17 @@ class Publication:
         )
 
 
-def own_part(subject: str, budget: Budget) -> dict[str, Any]:
+def encode_own_part(subject: str, budget: Budget) -> bytes:
     """Return what is stored of one target's copy alone."""
-    return {
-        "subject": subject,
-        "budget": {
-            "hopCount": budget.hop_count,
-            "maxHops": budget.max_hops,
-            "ancestorChain": budget.ancestor_chain,
-            "ttl": budget.ttl,
-            "callBudgetRemaining": budget.call_budget_remaining,
-        },
-    }
+    return orjson.dumps(
+        {
+            "subject": subject,
+            "budget": {
+                "hopCount": budget.hop_count,
+                "maxHops": budget.max_hops,
+                "ancestorChain": budget.ancestor_chain,
+                "ttl": budget.ttl,
+                "callBudgetRemaining": budget.call_budget_remaining,
+            },
+        }
+    )

@@ -1,4 +1,4 @@
-"""Publish: make a publication of a request and take it through the stages, once per dedupe id.
+"""Publish: take a publication through the stages, once per dedupe id.
 
 Every publish by a caller begins here, from the library, an adapter or the socket. `begin` is the synchronous fast path:
 it runs the stages until one of them has to wait. With durability ``os`` storing never waits; with ``fsync`` the publish
@@ -7,17 +7,16 @@ continues when its record is durable. Neither costs a task: only a stage that aw
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from relay_core.errors import Closed
-from relay_core.messages.envelope import BudgetOverrides
 from relay_core.messages.results import PublishResult
 from relay_core.pipeline.deliver import Store
 from relay_core.pipeline.pending_publish import PendingPublish
 from relay_core.pipeline.publication import Publication
-from relay_core.rules.dedupe import Dedupe, dedupe_key
+from relay_core.rules.dedupe import Dedupe
 from relay_core.tasks import Tasks
 
 Stage: TypeAlias = Callable[[Publication], Awaitable[None] | Store | None]
@@ -32,16 +31,15 @@ class Pipeline:
         self._tasks = tasks
 
     def begin(self, publication: Publication, position: int = 0) -> BegunPublish:
-        """Take a publication through the stages from a position on, until one of them has to wait."""
+        """Take a publication through the stages from a position on; return it if one of them has to wait."""
         for next, stage in enumerate(self.stages[position:] if position else self.stages, position + 1):
             waiting = stage(publication)
             if waiting is not None:
-                pending = PendingPublish()
                 if isinstance(waiting, Store):
-                    waiting.on_done = partial(self._stored, waiting, publication, next, pending)
+                    waiting.on_done = partial(self._stored, waiting, publication, next)
                 else:
-                    self._await(waiting, publication, next, pending)
-                return pending
+                    self._await(waiting, publication, next)
+                return publication
             if publication.result is not None:
                 return publication.result
         raise AssertionError("the last stage settles")
@@ -51,40 +49,38 @@ class Pipeline:
         begun = self.begin(publication)
         return begun if isinstance(begun, PublishResult) else await begun
 
-    def _stored(self, store: Store, publication: Publication, position: int, pending: PendingPublish) -> None:
+    def _stored(self, store: Store, publication: Publication, position: int) -> None:
         try:
             store.raise_error()
             if store.fanout is not None:
-                self._await(store.fanout.wait(), publication, position, pending)
+                self._await(store.fanout.wait(), publication, position)
                 return
-            begun = publication.result or self.begin(publication, position)
+            self._resume(publication, position)
         except Exception as error:
-            pending.fail(error)
-        else:
-            pending.follow(begun)
+            publication.fail(error)
 
-    def _await(
-        self, waiting: Awaitable[None], publication: Publication, position: int, pending: PendingPublish
-    ) -> None:
-        work = self._continue(waiting, publication, position, pending)
+    def _resume(self, publication: Publication, position: int) -> None:
+        """Take a publication that has waited through the remaining stages, and end it unless it waits again."""
+        begun = publication.result or self.begin(publication, position)
+        if isinstance(begun, PublishResult):
+            publication.succeed(begun)
+
+    def _await(self, waiting: Awaitable[None], publication: Publication, position: int) -> None:
+        work = self._continue(waiting, publication, position)
         if self._tasks.start(work, name=f"publish {publication.subject}") is None:
             if isinstance(waiting, Coroutine):
                 waiting.close()
-            pending.fail(Closed("the bus is closed"))
+            publication.fail(Closed("the bus is closed"))
 
-    async def _continue(
-        self, waiting: Awaitable[None], publication: Publication, position: int, pending: PendingPublish
-    ) -> None:
+    async def _continue(self, waiting: Awaitable[None], publication: Publication, position: int) -> None:
         try:
             await waiting
-            begun = publication.result or self.begin(publication, position)
+            self._resume(publication, position)
         except Exception as error:
-            pending.fail(error)
+            publication.fail(error)
         except BaseException:
-            pending.fail(Closed("the bus was closed meanwhile"))
+            publication.fail(Closed("the bus was closed meanwhile"))
             raise
-        else:
-            pending.follow(begun)
 
 
 class Pipelines(NamedTuple):
@@ -107,77 +103,50 @@ class Publisher:
         self._under_way: dict[str, PendingPublish] = {}
         """By dedupe key."""
 
-    def begin(
-        self,
-        subject: str,
-        payload: Any,
-        *,
-        sender: str,
-        reply_to: str | None = None,
-        budget: BudgetOverrides | Mapping[str, Any] | None = None,
-        parent_id: str | None = None,
-        dedupe_id: str | None = None,
-        origin: str | None = None,
-        reader: str | None = None,
-        waits: bool = True,
-    ) -> BegunPublish:
-        """Publish a message as far as nothing has to be waited for; see `RelayCore.publish`.
+    def begin(self, publication: Publication) -> BegunPublish:
+        """Publish as far as nothing has to be waited for: return the result, or the publication that waits.
 
-        `origin` is the adapter that must not get it back, `reader` the client or adapter that publishes it. With
-        `waits` it waits for the answers of targets that give one; otherwise a stored copy is enough.
+        With a dedupe key, return the outcome of an earlier publish with the same key. A retry while the first is under
+        way waits for it, and publishes if that one failed.
         """
-        publication = Publication(
-            subject,
-            payload,
-            sender,
-            reply_to=reply_to,
-            overrides=budget,
-            parent_id=parent_id,
-            dedupe=dedupe_key(sender, dedupe_id) if dedupe_id is not None else None,
-            origin=origin,
-            reader=reader,
-            waits=waits,
-        )
-        if publication.dedupe is None:
+        key = publication.dedupe
+        if key is None:
             return self._pipeline.begin(publication)
-        return self._begin_once(publication, publication.dedupe)
-
-    async def publish(self, subject: str, payload: Any, **options: Any) -> PublishResult:
-        """Publish a message; see `begin`."""
-        begun = self.begin(subject, payload, **options)
-        return begun if isinstance(begun, PublishResult) else await begun
-
-    def _begin_once(self, publication: Publication, key: str) -> BegunPublish:
-        """Return the outcome of an earlier publish with the same key, or publish.
-
-        A retry while the first is under way waits for it, and publishes if that one failed.
-        """
         if (first := self._under_way.get(key)) is not None:
-            pending = PendingPublish()
-            first.when_done(lambda _: self._retry(publication, key, pending))
-            return pending
+            first.when_done(lambda _: self._retry(publication))
+            return publication
         if (known := self._dedupe.get(key)) is not None:
             return known
         begun = self._pipeline.begin(publication)
         if isinstance(begun, PublishResult):
-            self._remember(publication, key, begun)
+            self._remember(publication, begun)
         else:
             self._under_way[key] = begun
-            begun.when_done(partial(self._ended, publication, key))
+            begun.when_done(self._ended)
         return begun
 
-    def _retry(self, publication: Publication, key: str, pending: PendingPublish) -> None:
+    async def publish(self, subject: str, payload: Any, sender: str, **options: Any) -> PublishResult:
+        """Publish a message; the options are those of `Publication`."""
+        begun = self.begin(Publication(subject, payload, sender, **options))
+        return begun if isinstance(begun, PublishResult) else await begun
+
+    def _retry(self, publication: Publication) -> None:
         try:
-            pending.follow(self._begin_once(publication, key))
+            begun = self.begin(publication)
         except Exception as error:
-            pending.fail(error)
+            publication.fail(error)
+        else:
+            if isinstance(begun, PublishResult):
+                publication.succeed(begun)
 
-    def _ended(self, publication: Publication, key: str, ended: PendingPublish) -> None:
-        del self._under_way[key]
-        if ended.error is None:
-            self._remember(publication, key, ended.result())
+    def _ended(self, ended: PendingPublish) -> None:
+        assert isinstance(ended, Publication)
+        assert ended.dedupe is not None
+        del self._under_way[ended.dedupe]
+        if ended.result is not None:
+            self._remember(ended, ended.result)
 
-    def _remember(self, publication: Publication, key: str, result: PublishResult) -> None:
+    def _remember(self, publication: Publication, result: PublishResult) -> None:
         """Remember an outcome that left anything on disk; a retry after a refusal is a new try."""
-        if publication.is_durable:
-            self._dedupe.remember(key, result)
+        if publication.dedupe is not None and publication.is_durable:
+            self._dedupe.remember(publication.dedupe, result)

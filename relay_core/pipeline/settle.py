@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 from relay_core.dispatch.dead_lettering import DeadLetterWriter
 from relay_core.messages.dead_letter import Code
 from relay_core.messages.delivery import Status, TargetKind
-from relay_core.pipeline.publication import Publication
+from relay_core.pipeline.publication import Publication, encode_own_part
 from relay_core.pipeline.publish_records import note_publish
 from relay_core.pipeline.routing import OpenMailbox
 from relay_core.records.recorder import Recorder
@@ -63,7 +63,7 @@ class SubjectDeadLetters:
         """
         subject = publication.subject
         mailbox = await self._open_mailbox(subject, TargetKind.NONE)
-        data = publication.encode(subject, publication.budget)
+        data = publication.encode(encode_own_part(subject, publication.budget))
         delivery = publication.delivery(mailbox.hash, TargetKind.NONE, subject, status, publication.budget)
         message = publication.message(subject, publication.budget, FileContent(data), delivery)
         mailbox.reserved += 1  # so that the mailbox is not removed as empty meanwhile

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
+
+import orjson
 
 from relay_core.messages.delivery import Delivery
 from relay_core.messages.envelope import Envelope
@@ -52,6 +54,12 @@ class StoredMessage:
     def data(self) -> bytes:
         """Return the content of its file."""
         return self.source.data
+
+    def to_wire(self) -> Any:
+        """Return its envelope as clients get it, ready to be encoded."""
+        if isinstance(self.source, FileContent):
+            return self.envelope.to_wire()  # a dropped file may have any layout, and unknown keys
+        return orjson.Fragment(self.source.data)  # already in the wire form: a third of the cost
 
 
 @dataclass(frozen=True, slots=True)

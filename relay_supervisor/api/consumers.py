@@ -14,15 +14,19 @@
 6. `ack` and `fail` are accepted once: a delivery that is not in flight is `NotFound`. An `ack` is answered after the
    end of the message has been recorded; if several consumers handle the message, the last one records it. If that
    fails, `ack` is a StorageError and the delivery stays in flight; an `ack` sent as a notification is accepted, and
-   the end is recorded once the disk allows it.
+   the end is recorded with the others of this turn (turns.py), or once the disk allows it.
+7. A message is sent, and its answer taken, without a task, unless the client sends `start` or does not read.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Coroutine
 from contextlib import suppress
+from functools import partial
 from itertools import count
+from typing import Any
 
 from relay_core.core import RelayCore
 from relay_core.dispatch.consumer import Ack, Requeue
@@ -30,8 +34,8 @@ from relay_core.dispatch.subscriptions import Subscription
 from relay_core.dispatch.worker_pool import Pool
 from relay_core.errors import Closed, NotFound, RelayError
 from relay_core.messages.dead_letter import Code
-from relay_core.messages.envelope import Envelope
 from relay_core.storage.atomic_file import storage_error
+from relay_core.storage.stored_message import StoredMessage
 from relay_core.tasks import Tasks
 from relay_supervisor.server.connection import Connection
 from relay_supervisor.server.flow_control import TimeSlices
@@ -62,7 +66,7 @@ class PushConsumers:
     def pending(self) -> list[asyncio.Future[None]]:
         """Return futures that end as consumers finish the messages they have begun."""
         return [
-            pushed.answered for deliveries in self._pushed.values() for pushed in deliveries.values() if pushed.is_begun
+            pushed.ended() for deliveries in self._pushed.values() for pushed in deliveries.values() if pushed.is_begun
         ]
 
     async def subscribe(
@@ -118,23 +122,41 @@ class PushConsumers:
         """Return the number of a connection's subscriptions."""
         return len(self._subscriptions.get(connection, ()))
 
-    async def push(
-        self, connection: Connection, subscription_id: str, envelope: Envelope, ack: Ack, *, starts: bool = False
-    ) -> None:
-        """Send a message and wait for the client's answer."""
-        # Without `starts` the dispatcher enforces the timeout.
-        limit = self._relay.config.dispatch.handler_timeout_ms / 1000 if starts else None
+    def push(
+        self, connection: Connection, subscription_id: str, message: StoredMessage, ack: Ack, *, starts: bool
+    ) -> Coroutine[Any, Any, None] | None:
+        """Hand a message over to a client; or return a coroutine that does, and waits for the client's answer."""
         delivery_id = f"{next(self._numbers)}"
         pushed = _Pushed(subscription_id, starts, ack)
+        if starts or not connection.writable:
+            return self._push_and_wait(connection, delivery_id, message, pushed)
+        ack.on_abandoned = partial(self._forget, connection, delivery_id)
+        self._send(connection, delivery_id, message, pushed)
+        return None
+
+    def _send(self, connection: Connection, delivery_id: str, message: StoredMessage, pushed: _Pushed) -> None:
+        self._relay.note_reader(message.envelope, connection.identity.reader)
+        note = {"subscriptionId": pushed.subscription_id, "deliveryId": delivery_id, "envelope": message.to_wire()}
+        try:
+            connection.notify("message", note)
+        except RelayError as error:  # too large for a frame
+            raise ConsumerError(error.message, Code.CONSUMER_FAILED) from error
+        self._pushed[connection][delivery_id] = pushed
+
+    async def _push_and_wait(
+        self, connection: Connection, delivery_id: str, message: StoredMessage, pushed: _Pushed
+    ) -> None:
+        """Send a message when the client reads, and wait for its answer."""
+        # Without `starts` the dispatcher enforces the timeout.
+        started, ack, subscription_id = pushed.started, pushed.ack, pushed.subscription_id
+        limit = self._relay.config.dispatch.handler_timeout_ms / 1000 if started is not None else None
         try:
             try:
                 async with asyncio.timeout(limit):
                     await connection.drained()
-                    self._pushed[connection][delivery_id] = pushed
-                    self._relay.note_reader(envelope, connection.identity.reader)
-                    note = {"subscriptionId": subscription_id, "deliveryId": delivery_id}
-                    connection.notify("message", note | {"envelope": envelope.to_wire()})
-                    await pushed.started
+                    self._send(connection, delivery_id, message, pushed)
+                    if started is not None:
+                        await started
             except Closed:
                 raise Requeue(_GONE) from None
             except TimeoutError:
@@ -143,14 +165,14 @@ class PushConsumers:
                     raise Requeue(f"the consumer did not start it within {limit:g} s") from None
             try:
                 async with asyncio.timeout(limit):
-                    await pushed.answered
+                    await ack.wait()
             except TimeoutError:
-                if pushed.answered.cancelled() or not pushed.answered.done():
+                if not ack.finished:
                     self._reserve(connection, subscription_id, delivery_id)
                     raise ConsumerError(f"no answer within {limit:g} s", Code.TIMEOUT) from None
-                pushed.answered.result()  # it arrived at the same moment
+                await ack.wait()  # it arrived at the same moment
         finally:
-            self._pushed.get(connection, {}).pop(delivery_id, None)
+            self._forget(connection, delivery_id)
             pushed.cancel()
 
     def start(self, connection: Connection, delivery_id: str) -> None:
@@ -171,14 +193,14 @@ class PushConsumers:
             StorageError: if the end cannot be recorded and the client expects an answer; the delivery stays in flight.
         """
         pushed = self._find(connection, delivery_id)
-        try:
-            pushed.ack()
-        except OSError as error:
-            if connection.is_answering:
+        if connection.is_answering:
+            try:
+                pushed.ack()
+            except OSError as error:
                 raise storage_error("finish a message in", self._relay.data_dir.path, error) from error
-            pushed.ack.close()
-        del self._pushed[connection][delivery_id]
-        pushed.answered.set_result(None)
+        else:
+            pushed.ack.soon()
+        self._forget(connection, delivery_id)
 
     def fail(self, connection: Connection, delivery_id: str, reason: str, *, put_back: bool = False) -> None:
         """Dead-letter a message that a client could not handle, or requeue one that it did not begin.
@@ -187,14 +209,20 @@ class PushConsumers:
             NotFound: if the delivery is not in flight.
         """
         pushed = self._find(connection, delivery_id)
-        del self._pushed[connection][delivery_id]
-        pushed.answered.set_exception(Requeue(reason) if put_back else ConsumerError(reason, Code.CONSUMER_FAILED))
+        pushed.ack.fail(Requeue(reason) if put_back else ConsumerError(reason, Code.CONSUMER_FAILED))
+        self._forget(connection, delivery_id)
 
     def _find(self, connection: Connection, delivery_id: str) -> _Pushed:
         pushed = self._pushed.get(connection, {}).get(delivery_id)
-        if pushed is None or not pushed.start() or pushed.answered.done():
+        if pushed is None or not pushed.start() or pushed.ack.finished:
             raise self._not_in_flight(connection, delivery_id)
         return pushed
+
+    def _forget(self, connection: Connection, delivery_id: str) -> None:
+        """Remove a delivery that is no longer in flight."""
+        pushed = self._pushed.get(connection, {}).pop(delivery_id, None)
+        if pushed is not None:
+            pushed.end()
 
     def _reserve(self, connection: Connection, subscription_id: str, delivery_id: str) -> None:
         """Give a member of a pool no other message in place of one that is late."""
@@ -216,7 +244,7 @@ class PushConsumers:
     def _not_in_flight(self, connection: Connection, delivery_id: str) -> NotFound:
         """Return the error for a late answer, and let the member have other messages again."""
         # It may be about to be overdue, and no other answer will come.
-        self._pushed.get(connection, {}).pop(delivery_id, None)
+        self._forget(connection, delivery_id)
         late = self._overdue.get(connection, {}).pop(delivery_id, None)
         if late is not None and late.pool is not None:
             late.pool.release(late)
@@ -233,9 +261,10 @@ class PushConsumers:
         if ended:
             self._tasks.start(self._announce(ended), name="end subscriptions")
         for pushed in self._pushed.pop(connection, {}).values():
+            if pushed.is_begun:
+                pushed.ack.fail(ConsumerError(_GONE, Code.DISCONNECTED))
             pushed.requeue(_GONE)
-            if not pushed.answered.done():
-                pushed.answered.set_exception(ConsumerError(_GONE, Code.DISCONNECTED))
+            pushed.end()
 
     @staticmethod
     async def _announce(ended: list[Subscription]) -> None:
@@ -249,44 +278,56 @@ class PushConsumers:
 class _Pushed:
     """A message that was sent to a client."""
 
+    __slots__ = ("_ended", "ack", "started", "subscription_id")
+
     def __init__(self, subscription_id: str, starts: bool, ack: Ack) -> None:
         self.subscription_id = subscription_id
         self.ack = ack
-        loop = asyncio.get_running_loop()
-        self.started: asyncio.Future[None] = loop.create_future()
-        self.answered: asyncio.Future[None] = loop.create_future()
-        if not starts:
-            self.started.set_result(None)  # unknown: it may begin at any time
+        self.started: asyncio.Future[None] | None = asyncio.get_running_loop().create_future() if starts else None
+        """Ends when the client begins it; None if that is unknown: it may begin at any time."""
+        self._ended: asyncio.Future[None] | None = None
 
     @property
     def is_begun(self) -> bool:
         """Return True if the client may have begun it."""
-        return self.started.done() and not self.started.cancelled() and self.started.exception() is None
+        started = self.started
+        return started is None or (started.done() and not started.cancelled() and started.exception() is None)
 
     def start(self) -> bool:
         """Record that the client begins it; return False if it was requeued before."""
-        if not self.started.done():
+        if self.started is not None and not self.started.done():
             self.started.set_result(None)
         return self.is_begun
 
     def requeue(self, why: str) -> None:
         """Requeue it, if the client has not begun it."""
-        if not self.started.done():
+        if self.started is not None and not self.started.done():
             self.started.set_exception(Requeue(why))
 
     def cancel(self) -> None:
-        """Cancel what is still pending."""
-        for future in (self.started, self.answered):
-            if not future.done():
-                future.cancel()
-            elif not future.cancelled():
-                future.exception()  # retrieved, to avoid a warning
+        """Cancel the wait for its beginning."""
+        if self.started is not None:
+            if not self.started.done():
+                self.started.cancel()
+            elif not self.started.cancelled():
+                self.started.exception()  # retrieved, to avoid a warning
+
+    def ended(self) -> asyncio.Future[None]:
+        """Return a future that ends when it is no longer in flight."""
+        if self._ended is None:
+            self._ended = asyncio.get_running_loop().create_future()
+        return self._ended
+
+    def end(self) -> None:
+        """Note that it is no longer in flight."""
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(None)
 
 
 class _Push:
     """The handler behind a connection's subscription."""
 
-    takes_ack = True
+    hands_over = True
 
     def __init__(self, consumers: PushConsumers, connection: Connection, starts: bool) -> None:
         self._consumers = consumers
@@ -297,10 +338,5 @@ class _Push:
         self.__qualname__ = connection.name or "socket client"
         """The name of its outcomes in listings."""
 
-    async def __call__(self, envelope: Envelope, ack: Ack) -> None:
-        try:
-            await self._consumers.push(
-                self._connection, self.subscription_id, envelope, ack, starts=self.enforces_timeout
-            )
-        except RelayError as error:  # too large for a frame
-            raise ConsumerError(error.message, Code.CONSUMER_FAILED) from error
+    def __call__(self, message: StoredMessage, ack: Ack) -> Coroutine[Any, Any, None] | None:
+        return self._consumers.push(self._connection, self.subscription_id, message, ack, starts=self.enforces_timeout)

@@ -22,12 +22,12 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
-from contextlib import AbstractContextManager
 from functools import partial
 from time import perf_counter, thread_time
 from typing import Any, Protocol, cast
 
 from relay_core.errors import Closed, ProtocolError, RelayError
+from relay_core.journal.commit import PublishBatch
 from relay_core.messages.signals import SignalSubscription
 from relay_core.pipeline.pending_publish import PendingPublish
 from relay_core.protocol.frames import (
@@ -54,7 +54,7 @@ from relay_supervisor.server.flow_control import (
 )
 from relay_supervisor.server.identity import Identity
 from relay_supervisor.server.line_deadline import LineDeadline
-from relay_supervisor.server.output import LineWriter
+from relay_supervisor.server.output import FlushQueue, LineWriter
 
 logger = logging.getLogger(__name__)
 
@@ -70,10 +70,12 @@ class Service(Protocol):
     tasks: Tasks
     turns: FairTurns
     """Where connections wait that have exceeded their share of the loop."""
+    output: FlushQueue
+    """Where connections wait that have answers to send."""
     greeting: dict[str, Any]
     """Sent beside the first answer of a connection."""
 
-    def batch(self) -> AbstractContextManager[None]:
+    def batch(self) -> PublishBatch:
         """Store the publishes that begin in a `with` statement together."""
         ...
 
@@ -107,7 +109,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._frames = FrameBuffer()
         self._lines: deque[bytes] = deque()
-        self._output = LineWriter()
+        self._output = LineWriter(service.output)
         self._deadline = LineDeadline(
             lambda: self._frames.begun and not self._ending,
             lambda: self._reading,
@@ -118,6 +120,7 @@ class Connection(asyncio.Protocol):
         self._ordered: Request | None = None
         """The running request that must end before the next begins."""
         self._is_alone = False
+        self._is_turn_over = False
         self._long_polls: set[asyncio.Task[Any]] = set()
         self._large = asyncio.Lock()
         self._turn: asyncio.Handle | QueuedTurn | None = None
@@ -173,6 +176,10 @@ class Connection(asyncio.Protocol):
     def hold(self) -> None:
         """Begin no other request before the one that is being started has been answered."""
         self._is_alone = True
+
+    def end_turn(self) -> None:
+        """Begin no other request in this turn of the loop."""
+        self._is_turn_over = True
 
     def on_closed(self, cleanup: Callable[[], None], *, key: object = None) -> None:
         """Call `cleanup` when the connection is lost; it replaces the one with the same key."""
@@ -259,14 +266,16 @@ class Connection(asyncio.Protocol):
     def _has_room(self) -> bool:
         """Return True if another request may begin."""
         few = self._in_flight < IN_FLIGHT and self._in_flight_bytes < IN_FLIGHT_BYTES
-        return few and self._ordered is None and self.writable
+        return few and self._ordered is None and self._output.keeps_up
 
     def _take_turn(self) -> None:
         """Begin some of the waiting requests."""
         most = LATE_TURN_SECS if isinstance(self._turn, QueuedTurn) else TURN_SECS
         self._turn = None
-        with self._service.batch():
+        with self._service.batch() as batch:
             self._begin_some(most)
+            if self._in_flight > 1:
+                batch.expect_more()
         self._output.flush()  # not in the next turn of the loop: clients wait for these answers
         if self._lines and self._has_room:
             self._await_turn()
@@ -276,13 +285,15 @@ class Connection(asyncio.Protocol):
         self._close_if_done()
 
     def _begin_some(self, most: float) -> None:
-        begun = 0
+        lines = self._lines
         start = now = perf_counter()
         worked = thread_time()
-        while self._lines and begun < BURST and now - start < most and self._has_room:
-            begun += 1
+        self._is_turn_over = False
+        for _ in range(BURST):
+            if not lines or self._is_turn_over or now - start >= most or not self._has_room:
+                return
             before = now
-            self._begin(self._lines.popleft())
+            self._begin(lines.popleft())
             now = perf_counter()
             if now - before >= COSTLY_SECS:
                 # Waiting for the interpreter or a processor costs the others nothing. Asked only here: it is slow.
@@ -335,7 +346,10 @@ class Connection(asyncio.Protocol):
             self._fail(request, error)
             return
         if isinstance(result, PendingPublish):
-            self._begun(request, len(line))
+            self._in_flight += 1
+            self._in_flight_bytes += len(line)
+            if self._is_alone:
+                self._ordered = request
             self.publishes.add(result)
             result.when_done(partial(self._publish_ended, request, len(line)))
         elif not asyncio.iscoroutine(result):
@@ -368,9 +382,9 @@ class Connection(asyncio.Protocol):
         if publish.error is not None:
             self._fail(request, publish.error)
         else:
-            self._succeed(request, publish.result())
+            self._succeed(request, publish.result)
         self._ended(request, size)
-        if self._turn is None and not self.closed:
+        if self._turn is None and not self.closed and (self._lines or self._ending or not self._reading):
             self._await_turn()
             self._regulate()
 

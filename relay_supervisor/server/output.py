@@ -1,7 +1,8 @@
 """The writing half of a connection: lines are sent together, and a peer that does not read is noticed.
 
-Lines written during one turn of the event loop leave in one system call, which costs more than most answers. At most
-`_HELD` bytes wait for that: beyond it the transport must see them, to report when its buffer is full.
+Lines written during one turn of the event loop leave in one system call, which costs more than most answers: at the end
+of the turn, or when the bus has settled its publishes (`FlushQueue`). At most `_HELD` bytes wait for that: beyond it
+the transport must see them, to report when its buffer is full.
 """
 
 from __future__ import annotations
@@ -15,15 +16,34 @@ BUFFERED = 1024 * 1024
 _HELD = 64 * 1024
 
 
+class FlushQueue:
+    """The writers of all connections that hold lines."""
+
+    def __init__(self) -> None:
+        self._writers: list[LineWriter] = []
+
+    def add(self, writer: LineWriter) -> None:
+        """Flush a writer at the end of this turn of the loop."""
+        if not self._writers:
+            asyncio.get_running_loop().call_soon(self.flush)
+        self._writers.append(writer)
+
+    def flush(self) -> None:
+        """Flush all of them now."""
+        writers, self._writers = self._writers, []
+        for writer in writers:
+            writer.flush()
+
+
 class LineWriter:
     """Send lines to a peer."""
 
-    def __init__(self) -> None:
+    def __init__(self, queue: FlushQueue) -> None:
         self.closed = False
+        self._queue = queue
         self._transport: asyncio.Transport
         self._lines: list[bytes] = []
         self._bytes = 0
-        self._flushing: asyncio.Handle | None = None
         self._drained: asyncio.Future[None] | None = None
         """Set while the peer does not read."""
 
@@ -50,18 +70,15 @@ class LineWriter:
 
     def write(self, line: bytes) -> None:
         """Send a line with the others of this turn of the loop."""
+        if not self._lines:
+            self._queue.add(self)
         self._lines.append(line)
         self._bytes += len(line)
         if self._bytes >= _HELD:
             self.flush()
-        elif self._flushing is None:
-            self._flushing = asyncio.get_running_loop().call_soon(self.flush)
 
     def flush(self) -> None:
         """Send the waiting lines now."""
-        if self._flushing is not None:
-            self._flushing.cancel()
-            self._flushing = None
         if self._lines and not self.closed:
             self._transport.write(b"".join(self._lines))
         self._lines.clear()

@@ -21,13 +21,14 @@ import socket
 import stat
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol, Self
 
 from filelock import FileLock, Timeout
 
 from relay_core.errors import Closed, StorageError
+from relay_core.journal.commit import PublishBatch
 from relay_core.protocol.frames import Request
 from relay_core.protocol.methods import LONG_POLL, STOPPING, WATCHES_TASK, has_trait
 from relay_core.protocol.peer_credentials import peer_uid
@@ -35,6 +36,7 @@ from relay_core.tasks import Tasks
 from relay_supervisor.server.connection import Connection
 from relay_supervisor.server.flow_control import FairTurns
 from relay_supervisor.server.identity import Identity
+from relay_supervisor.server.output import FlushQueue
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +52,7 @@ class Answerer(Protocol):
 
     greeting: dict[str, Any]
 
-    def batch(self) -> AbstractContextManager[None]:
+    def batch(self) -> PublishBatch:
         """Store the publishes that begin in a `with` statement together."""
         ...
 
@@ -75,6 +77,7 @@ class SocketServer:
         self.connections = connections
         self.tasks = Tasks()
         self.turns = FairTurns()
+        self.output = FlushQueue()
         self.greeting = answerer.greeting
         self.max_connections = min(MAX_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         self.before_close: Callable[[], None] | None = None
@@ -142,7 +145,7 @@ class SocketServer:
             return f"this socket is for uid {os.geteuid()} only"
         return self._answerer.identity()
 
-    def batch(self) -> AbstractContextManager[None]:
+    def batch(self) -> PublishBatch:
         """Store the publishes that begin in a `with` statement together."""
         return self._answerer.batch()
 

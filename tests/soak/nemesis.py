@@ -101,6 +101,7 @@ async def fill_disk(rig: Rig) -> None:
 async def cut_power(rig: Rig) -> None:
     """Lose what is not on the disk, under load or after an idle second."""
     rig.history.power_cuts.append(time.monotonic())
+    rig.send(signal.SIGSTOP)  # it must not answer any more: ext4 lets a sync succeed that the shutdown overtakes
     await asyncio.to_thread(rig.volume.cut_power)
     rig.history.power_cuts.append(time.monotonic())
     await rig.kill()

@@ -5,11 +5,11 @@ Importing a module of this package registers its handlers (`handlers`). Imports 
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from typing import Any
 
 from relay_core import __version__
 from relay_core.errors import ProtocolError
+from relay_core.journal.commit import PublishBatch
 from relay_core.protocol.base import PROTOCOL_VERSION
 from relay_core.protocol.frames import Request
 from relay_core.protocol.methods import METHODS, parse_params
@@ -37,7 +37,7 @@ class Methods:
         self.greeting = {"version": __version__, "protocol": PROTOCOL_VERSION}
         self._context = context
 
-    def batch(self) -> AbstractContextManager[None]:
+    def batch(self) -> PublishBatch:
         """Store the publishes that begin in a `with` statement together."""
         return self._context.relay.batch()
 

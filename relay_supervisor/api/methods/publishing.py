@@ -10,6 +10,7 @@ from relay_core.errors import RelayError
 from relay_core.messages.results import PublishResult
 from relay_core.messages.subjects import is_pattern
 from relay_core.pipeline.pending_publish import PendingPublish
+from relay_core.pipeline.publication import Publication
 from relay_core.pipeline.publisher import BegunPublish
 from relay_core.protocol.frames import error_to_wire
 from relay_core.protocol.publishing import BatchParams, PublishParams
@@ -18,6 +19,8 @@ from relay_supervisor.api.methods.handlers import handles
 from relay_supervisor.server.connection import Connection
 
 _YIELD_EVERY = 32
+_FEW = 16
+"""Targets of a broadcast that is published like any other message."""
 
 
 @handles("publish")
@@ -28,26 +31,30 @@ def publish(
     connection.identity.check_sender(params.sender, context.relay.owner_of_sender)
     context.replies.check_reply_to(connection, params)
     if is_pattern(params.subject):
-        connection.hold()  # the next publish must come after it
-        return _broadcast(context, connection, params)
+        if context.relay.count_matching(params.subject) > _FEW:
+            connection.hold()  # the next publish must come after it
+            return _broadcast(context, connection, params)
+        connection.end_turn()  # so that consumers keep up, and their messages need no files
     return _begin(context, connection, params)
 
 
 def _begin(context: ApiContext, connection: Connection, params: PublishParams) -> BegunPublish:
     return context.relay.begin_publish(
-        params.subject,
-        params.payload,
-        sender=params.sender,
-        reply_to=params.reply_to,
-        budget=params.budget,
-        parent_id=params.parent_id,
-        dedupe_id=params.dedupe_id,
-        reader=connection.identity.reader,
+        Publication(
+            params.subject,
+            params.payload,
+            params.sender,
+            reply_to=params.reply_to,
+            overrides=params.budget,
+            parent_id=params.parent_id,
+            dedupe_id=params.dedupe_id,
+            reader=connection.identity.reader,
+        )
     )
 
 
 async def _broadcast(context: ApiContext, connection: Connection, params: PublishParams) -> PublishResult:
-    """Publish to a pattern, one at a time over all connections: each may make thousands of copies."""
+    """Publish to many endpoints, one at a time over all connections: each publish may make thousands of copies."""
     async with context.broadcasting:
         begun = _begin(context, connection, params)
         if not isinstance(begun, PublishResult):

@@ -36,6 +36,7 @@ from typing import Any, Literal, NoReturn
 from relay_core.config import RelayConfig
 from relay_core.core import RelayCore
 from relay_core.errors import NotFound, StorageError
+from relay_core.journal import spare_segments
 from relay_core.journal.journal import Journal
 from relay_core.messages.dead_letter import DeadLetter, DeadLetterFilter
 from relay_core.messages.envelope import Envelope
@@ -105,6 +106,7 @@ STEPS: dict[str, Step] = {
     "dead letter made": Step("rename", _to("/failed/")),
     "dead letter removed": Step("unlink", _to("/failed/")),
     "checkpointed": Step("rename", _to("/journal/kept/")),
+    "segment reused": Step("link", _to("/journal/")),
 }
 """Name of a step → the call that makes it."""
 
@@ -122,6 +124,8 @@ class Job:
     """How often each lane publishes to each subject."""
     seed: int = 0
     segment_bytes: int = 16 * 1024 * 1024
+    reuses: bool = False
+    """Whether segments are not kept: each becomes the next one but one."""
     step: str | None = None
     when: When = "before"
     nth: int = 1
@@ -147,11 +151,15 @@ class Job:
         return self.subjects[(number - self.first) // LANES % len(self.subjects)]
 
 
-def config(durability: Literal["os", "fsync"]) -> RelayConfig:
+def config(durability: Literal["os", "fsync"], **retention: int) -> RelayConfig:
     """Return a configuration whose rules refuse nothing."""
     off = {"enabled": False}
     return RelayConfig.model_validate(
-        {"durability": durability, "reliability": {"rateLimit": off, "circuitBreaker": off, "backpressure": off}}
+        {
+            "durability": durability,
+            "reliability": {"rateLimit": off, "circuitBreaker": off, "backpressure": off},
+            "retention": retention,
+        }
     )
 
 
@@ -204,7 +212,8 @@ class Work:
         self.log = os.open(job.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     async def run(self) -> None:
-        async with RelayCore(self.job.data_dir, config(self.job.durability)) as core:
+        retention = {"journalBytes": 0} if self.job.reuses else {}
+        async with RelayCore(self.job.data_dir, config(self.job.durability, **retention)) as core:
             for subject in ENDPOINTS:
                 await core.register_endpoint(subject)
             for subject in (GOOD, FLAKY, EDIT, TRASH):
@@ -354,6 +363,8 @@ def live(job: Job) -> None:
     """Be the process of one job."""
     say(f"born {os.getpid()}")
     _default(segment_bytes=job.segment_bytes)
+    if job.reuses:
+        spare_segments.MIN_BYTES = 1
     if job.power_fails:
         _default(fdatasync=fdatasync_with_power)
     work = Work(job)

@@ -23,10 +23,12 @@ DURABILITIES: tuple[Literal["os", "fsync"], ...] = ("os", "fsync")
 KILLED_STEPS = [
     (step, when)
     for step in STEPS
+    if step != "segment reused"
     for when in (("before", "during", "after") if STEPS[step].torn else ("before", "after"))
 ]
 SMALL_SEGMENTS = {"segment_bytes": 16 * 1024}
 """Many checkpoints."""
+REUSED_SEGMENTS = {**SMALL_SEGMENTS, "reuses": True}
 TURNS: list[dict[str, object]] = [
     {"nth": 1, "count_from": "ready"},
     {"nth": 2, "count_from": "ready", "subjects": (FLAKY,)},
@@ -61,7 +63,7 @@ def test_a_process_that_is_not_killed_serves_everything(ledger: Ledger, nursery:
 def test_killed_at_any_instant(ledger: Ledger, nursery: Nursery) -> None:
     chance = random.Random(20)
     for cycle in range(12):
-        job = ledger.job(rounds=50, seed=cycle, **SMALL_SEGMENTS if cycle % 2 else {})
+        job = ledger.job(rounds=50, seed=cycle, **({}, SMALL_SEGMENTS, REUSED_SEGMENTS)[cycle % 3])
         status = ledger.run(nursery, job, kill_after=chance.randrange(300))
         assert status == signal.SIGKILL
         ledger.check(retry=chance)
@@ -80,6 +82,16 @@ def test_killed_at_a_step(ledger: Ledger, nursery: Nursery, step: str, when: str
         killed += ledger.run(nursery, job) == signal.SIGKILL
         ledger.check(retry=chance)
     assert killed >= 2, nursery.errors()
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_killed_when_a_segment_is_reused(ledger: Ledger, nursery: Nursery, when: str) -> None:
+    chance = random.Random(7)
+    for nth in (1, 2, 4):
+        job = ledger.job(rounds=50, step="segment reused", when=when, nth=nth, seed=nth, **REUSED_SEGMENTS)
+        assert ledger.run(nursery, job) == signal.SIGKILL, nursery.errors()
+        ledger.check(retry=chance)
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)

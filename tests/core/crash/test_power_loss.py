@@ -141,7 +141,7 @@ def test_fsync_loses_nothing_that_was_acknowledged(
     ledger = prepare(disk, tmp_path, "fsync")
     chance = random.Random(len(subjects))
     for turn in range(3):
-        wishes = {"segment_bytes": 64 * 1024} if turn % 2 else {}
+        wishes = ({}, {"segment_bytes": 64 * 1024}, {"segment_bytes": 16 * 1024, "reuses": True})[turn % 3]
         lose_power(ledger, nursery, disk, acknowledged=chance.randint(20, 250), subjects=subjects, seed=turn, **wishes)
         ledger.check(power_lost=True, retry=chance)
     assert len(ledger.acknowledged) > 60

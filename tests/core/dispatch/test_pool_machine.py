@@ -11,9 +11,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from relay_core import Envelope
 from relay_core.dispatch.consumer import Ack
 from relay_core.dispatch.worker_pool import Pool, Pools
+from relay_core.storage.stored_message import StoredMessage
 from relay_core.tasks import Tasks
 from tests.kit.waiting import PATIENCE_SECS, run_ready_tasks
 
@@ -23,6 +23,7 @@ class Member:
 
     slots = None
     enforces_timeout = False
+    hands_over = False
 
     def __init__(self, number: int, pool: Pool, mailboxes: frozenset[int], capacity: int) -> None:
         self.name = self.id = f"{number}"
@@ -31,7 +32,7 @@ class Member:
         self.capacity = capacity
         self.in_flight: list[int] = []
 
-    async def deliver(self, envelope: Envelope, ack: Ack) -> None:
+    async def deliver(self, message: StoredMessage, ack: Ack) -> None:
         raise NotImplementedError
 
 

@@ -98,27 +98,63 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Refusing:
 
 
 class TestLinger:
-    def test_a_message_becomes_a_file_after_the_linger_and_not_before(self, bench: Bench) -> None:
+    def test_a_message_becomes_a_file_when_no_other_follows_and_not_before(self, bench: Bench) -> None:
         bench.writer.open()
         for number in range(3):
             started = time.monotonic()
             bench.hold(number)
             wait_until(lambda: len(bench.on_disk(NEW)) == number + 1)  # noqa: B023
-            assert time.monotonic() - started >= LINGER_SECS
+            assert time.monotonic() - started >= LINGER_SECS / 5
             wait_until(lambda: bench.writer.is_idle)
         assert os.stat(f"{bench.box.new}{message_id(0)}.json").st_mode & 0o777 == 0o600
         assert orjson.loads(bench.box.read(NEW, message_id(2), limit=100)) == {"n": 2}
         assert bench.box.names("tmp") == []
 
-    def test_under_steady_traffic_no_message_waits_for_a_pause(self, bench: Bench) -> None:
+    def test_under_steady_traffic_it_lingers_but_waits_for_no_pause(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(file_writer, "LINGER_SECS", 0.5)
         bench.writer.open()
         numbers = iter(range(100_000))
+        started = time.monotonic()
 
         def another_comes() -> bool:
             bench.hold(next(numbers))
             return 0 in bench.on_disk(NEW)
 
         wait_until(another_comes)
+        assert time.monotonic() - started >= 0.5
+
+    def test_after_a_long_round_the_next_messages_are_written_at_once(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Those that came while it was writing have waited for long enough."""
+        original = Maildir.write_pending
+        entered, may_go = threading.Event(), threading.Event()
+
+        def slow(box: Maildir, message: str) -> None:
+            entered.set()
+            may_go.wait(30)
+            original(box, message)
+
+        monkeypatch.setattr(Maildir, "write_pending", slow)
+        bench.hold(0)
+        bench.writer.open()
+        entered.wait(30)
+        began = time.monotonic()
+        bench.hold(1)
+        wait_until(lambda: time.monotonic() - began > LINGER_SECS)
+        waits: list[float] = []
+        wait_for = bench.writer._changed.wait_for
+
+        def watched(predicate: Callable[[], bool], timeout: float | None = None) -> bool:
+            waits.append(timeout or 0)
+            return wait_for(predicate, timeout)
+
+        monkeypatch.setattr(bench.writer._changed, "wait_for", watched)
+        may_go.set()
+        wait_until(lambda: bench.on_disk(NEW) == [0, 1])
+        assert waits == []
 
     def test_a_message_that_has_ended_never_becomes_a_file(self, bench: Bench, disk: Refusing) -> None:
         bench.hold(1, 2, 3, 4)
@@ -216,7 +252,7 @@ class TestBounds:
         waiting.join(0.05)
         assert waiting.is_alive()
         bench.writer._write_next(bench.writer._queue)
-        waiting.join(30)
+        waiting.join(5)  # it looks by itself only every 10 s
         assert not waiting.is_alive()
         assert bench.on_disk(NEW) == [0, 1, 2]
 

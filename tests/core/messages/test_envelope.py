@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from relay_core.clock import iso, parse_iso
-from relay_core.messages.envelope import BudgetOverrides, Envelope, decode_envelope, encode_envelope
+from relay_core.messages.envelope import (
+    Budget,
+    BudgetOverrides,
+    Envelope,
+    decode_envelope,
+    encode_envelope,
+    trusted_envelope,
+)
 
 ID = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
 STORED: dict[str, Any] = {
@@ -47,13 +54,30 @@ ENVELOPES = st.fixed_dictionaries(
         "createdAt": st.integers(0, 4_000_000_000_000).map(iso),
         "payload": PAYLOADS,
     },
-    optional={"replyTo": SUBJECTS, "replayOf": st.just(ID), "replays": st.integers(0, 3)},
+    optional={
+        "replyTo": SUBJECTS,
+        "replayOf": st.just(ID),
+        "replays": st.integers(0, 3),
+        "replayedAt": st.integers(0, 4_000_000_000_000).map(iso),
+        "traceId": st.just(ID),
+        "parentId": st.just(ID),
+        "origin": st.just("telegram"),
+    },
 ).map(Envelope.model_validate)
 
 
 @given(ENVELOPES)
 def test_an_envelope_survives_its_stored_form(envelope: Envelope) -> None:
     assert decode_envelope(encode_envelope(envelope)) == envelope
+
+
+@given(ENVELOPES)
+def test_a_trusted_envelope_is_the_one_that_was_written(envelope: Envelope) -> None:
+    found = trusted_envelope(orjson.loads(encode_envelope(envelope)))
+    assert found == envelope
+    assert found.to_wire() == envelope.to_wire()
+    assert list(vars(found)) == list(Envelope.model_fields)
+    assert list(vars(found.budget)) == list(Budget.model_fields)
 
 
 def test_the_stored_form_is_the_seeds_camel_case_without_empty_parts() -> None:

@@ -12,30 +12,23 @@ from relay_core.pipeline.pending_publish import PendingPublish
 RESULT = PublishResult(message_id="1", delivered_to=1)
 
 
-def follow(leader: PendingPublish) -> PendingPublish:
-    follower = PendingPublish()
-    follower.follow(leader)
-    return follower
-
-
 async def get(pending: PendingPublish) -> PublishResult:
     return await pending
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_awaiting_calling_back_and_following_all_get_the_result(when: str) -> None:
+async def test_awaiting_and_calling_back_get_the_result(when: str) -> None:
     pending, told = PendingPublish(), []
     if when == "before":
         pending.succeed(RESULT)
-    pending.when_done(lambda ended: told.append(ended.result()))
-    follower = follow(pending)
+    pending.when_done(lambda ended: told.append(ended.result))
     async with asyncio.TaskGroup() as group:
-        waiting = [group.create_task(get(publish)) for publish in (pending, pending, follower)]
+        waiting = [group.create_task(get(publish)) for publish in (pending, pending)]
         await asyncio.sleep(0)
         if when == "after":
             assert told == []
             pending.succeed(RESULT)
-    assert [task.result() for task in waiting] == [RESULT] * 3
+    assert [task.result() for task in waiting] == [RESULT] * 2
     assert told == [RESULT]
     assert pending.error is None
 
@@ -47,15 +40,14 @@ async def test_an_error_is_raised_wherever_the_result_is_asked_for(when: str) ->
     if when == "before":
         pending.fail(error)
     pending.when_done(lambda ended: told.append(ended.error))
-    follower = follow(pending)
-    tasks = [asyncio.ensure_future(get(publish)) for publish in (pending, follower)]  # noqa: TID251
+    tasks = [asyncio.ensure_future(get(publish)) for publish in (pending, pending)]  # noqa: TID251
     await asyncio.sleep(0)
     if when == "after":
         pending.fail(error)
     assert await asyncio.gather(*tasks, return_exceptions=True) == [error, error]
     assert told == [error]
     with pytest.raises(ValueError, match="no"):
-        pending.result()
+        pending.get()
 
 
 async def test_a_caller_that_leaves_takes_nothing_from_the_others() -> None:
@@ -68,9 +60,3 @@ async def test_a_caller_that_leaves_takes_nothing_from_the_others() -> None:
         pending.succeed(RESULT)
     assert leaving.cancelled()
     assert staying.result() == RESULT
-
-
-def test_following_a_result_ends_at_once() -> None:
-    pending = PendingPublish()
-    pending.follow(RESULT)
-    assert pending.result() == RESULT

@@ -72,13 +72,13 @@ async def test_an_outcome_that_is_there_at_once_needs_no_waiting() -> None:
     stage = Stage(waits=False)
     publisher = a_publisher(stage)
     for _ in range(2):
-        assert publisher.begin(A, 1, sender=SENDER, dedupe_id="k") == outcome(1)
+        assert publisher.begin(Publication(A, 1, SENDER, dedupe_id="k")) == outcome(1)
     assert stage.calls == 1
 
 
 async def test_without_an_id_every_publish_happens() -> None:
     publisher = a_publisher(Stage(waits=False))
-    assert [publisher.begin(A, 1, sender=SENDER) for _ in range(2)] == [outcome(1), outcome(2)]
+    assert [publisher.begin(Publication(A, 1, SENDER)) for _ in range(2)] == [outcome(1), outcome(2)]
 
 
 async def test_a_retry_while_the_first_is_under_way_gets_its_outcome() -> None:
@@ -265,7 +265,7 @@ async def test_what_could_not_be_stored_may_be_tried_again(data_dir: Path, durab
 async def test_a_closed_bus_fails_a_publish_that_has_to_wait() -> None:
     tasks, stage = Tasks(), Stage()
     publisher = Publisher(Pipeline([stage], tasks), Dedupe(10))
-    waiting = publisher.begin(A, 1, sender=SENDER, dedupe_id="k")
+    waiting = publisher.begin(Publication(A, 1, SENDER, dedupe_id="k"))
     assert isinstance(waiting, PendingPublish)
     await asyncio.sleep(0)
     await tasks.close()

@@ -35,6 +35,7 @@ from relay_core.protocol.frames import (
     Request,
     Response,
     decode,
+    encode_ack,
     encode_error,
     encode_notification,
     encode_request,
@@ -149,6 +150,10 @@ class TestRoundTrip:
     def test_a_notification_comes_back_without_an_id(self, method: str, params: dict[str, Any]) -> None:
         assert decode(encode_notification(method, params)[:-1]) == Request(method, params, None, True)
 
+    @given(st.text())
+    def test_an_ack_is_written_as_any_notification(self, delivery_id: str) -> None:
+        assert encode_ack(delivery_id) == encode_notification("ack", {"deliveryId": delivery_id})
+
     @given(ids, json_values)
     def test_an_answer_comes_back(self, id: int | str, result: Any) -> None:
         assert decode(encode_result(id, result)[:-1]) == Response(id, result)
@@ -166,8 +171,9 @@ class TestRoundTrip:
         assert decode(b'{"jsonrpc":"2.0","id":null,"method":"m"}') == Request("m", {}, None, False)
 
     def test_models_within_an_answer_are_written_as_their_wire_form(self) -> None:
-        line = encode_result(1, {"results": [PublishResult(message_id="m", delivered_to=1)]})
-        assert orjson.loads(line)["result"] == {"results": [{"messageId": "m", "deliveredTo": 1}]}
+        model, wire = PublishResult(message_id="m", delivered_to=1), {"messageId": "m", "deliveredTo": 1}
+        assert orjson.loads(encode_result(1, model))["result"] == wire
+        assert orjson.loads(encode_result(1, {"results": [model]}))["result"] == {"results": [wire]}
 
     def test_the_greeting_stands_beside_an_answer(self) -> None:
         for line in (encode_result(1, {}, {"protocol": 1}), encode_error(1, NotFound("no"), {"protocol": 1})):

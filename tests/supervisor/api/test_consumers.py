@@ -6,11 +6,12 @@ import asyncio
 import gc
 import resource
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from relay_core.config import DispatchConfig, LimitsConfig, RelayConfig
@@ -19,12 +20,14 @@ from relay_core.dispatch.subscriptions import Subscription
 from relay_core.dispatch.worker_pool import Pool
 from relay_core.errors import Closed
 from relay_core.messages.dead_letter import DeadLetter
+from relay_core.messages.envelope import Envelope
+from relay_core.messages.subjects import subject_hash
 from relay_core.messages.trie import _Level
 from relay_core.testing import FakeClock
 from relay_supervisor.api.consumers import _Push
 from relay_supervisor.server.connection import Connection
 from relay_supervisor.supervisor import Supervisor
-from tests.kit.bus import A
+from tests.kit.bus import UNHEARD, A
 from tests.kit.daemon import UNLIMITED
 from tests.kit.raw_client import Raw, kind, request
 from tests.kit.supervisor import a_supervisor
@@ -372,6 +375,49 @@ async def test_of_two_subscribers_each_ack_is_answered_and_the_last_ends_the_mes
         await relay.idle()
         assert relay.mailboxes()[0].claimed == 0
         assert await relay.dead_letters() == []
+
+
+async def test_acks_that_expect_no_answer_are_recorded_by_one_append(
+    raw: Raw, relay: RelayCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        await relay.register_endpoint(f"relay.many.m{number}")
+    await raw.call("subscribe", pattern="relay.many.*", maxInFlight=5)
+    for _ in range(2):
+        await relay.publish("relay.many.*", 1, sender="relay.agent.s")
+    held = [(await raw.note())["deliveryId"] for _ in range(5)]
+    appended: list[list[str]] = []
+    append = relay.bus.journal.append
+
+    def noting(lines: Sequence[bytes], *, hold: int | None = None) -> None:
+        append(lines, hold=hold)
+        appended.append([op for line in lines for op, *_ in orjson.loads(line)["ops"]])
+
+    monkeypatch.setattr(relay.bus.journal, "append", noting)
+    raw.send(b"".join(request("ack", {"deliveryId": delivery_id}) for delivery_id in held))
+    for _ in held:
+        assert (await raw.note())["envelope"]["payload"] == 1
+    assert appended == [["gone"] * 5 + ["begun"] * 5]
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["handed over at once", "a file first"])
+async def test_a_pushed_envelope_has_the_wire_form_of_the_message(raw: Raw, relay: RelayCore, waits: bool) -> None:
+    if not waits:
+        await raw.call("subscribe", pattern=A)
+    parent = await publish(relay, UNHEARD)
+    await relay.publish(A, None, sender="relay.agent.s")
+    await relay.publish(A, {"é": [1, "\n"]}, sender="relay.agent.s", reply_to="relay.agent.s", parent_id=parent)
+    if waits:
+        await relay.idle()
+        await raw.call("subscribe", pattern=A)
+    for _ in range(2):
+        note = await raw.note()
+        assert set(note) == {"subscriptionId", "deliveryId", "envelope"}
+        assert Envelope.model_validate(note["envelope"]).to_wire() == note["envelope"]
+        mailbox = relay.bus.mailboxes.get(subject_hash(A))
+        assert mailbox is not None
+        assert note["envelope"] == mailbox.claimed[note["envelope"]["id"]].envelope.to_wire()
+        await raw.call("ack", deliveryId=note["deliveryId"])
 
 
 async def test_a_lease_outlives_its_connection_until_it_runs_out(data_dir: Path) -> None:

@@ -418,6 +418,13 @@ async def test_a_publish_whose_answer_is_lost_is_published_once(data_dir: Path, 
         assert supervisor.context.relay.metrics().publishes == 1
 
 
+async def test_publishes_of_two_clients_are_not_taken_for_retries(supervisor: Supervisor, client: RelayClient) -> None:
+    await client.register_endpoint(A)
+    async with a_client(supervisor) as other:
+        results = [await each.publish(A, "same", sender=B) for each in (client, other) * 2]
+    assert len({result.message_id for result in results}) == 4
+
+
 async def test_many_publishes_in_flight_survive_cuts_and_are_published_once(
     wired: tuple[RelayClient, Wire],
 ) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
+import orjson
 import pytest
 
-from relay_core import AccessDenied, Closed, InvalidSubject, Signal
+from relay_core import AccessDenied, Closed, InvalidSubject, ProtocolError, Signal
 from relay_core.client.client import RelayClient
 from relay_core.messages.dead_letter import Code
 from relay_core.messages.signals import SignalType
+from relay_core.protocol.frames import encode_notification, encode_result
 from relay_supervisor.supervisor import Supervisor
 from tests.kit.bus import ALL, A, B
 from tests.kit.daemon import a_daemon
@@ -344,3 +347,26 @@ async def test_signals_are_passed_on_also_after_a_cut(supervisor: Supervisor, wi
             await until(lambda: wire.asked.count("signal.subscribe") == 2)
             await client.signal(B, signal)
             assert await waiting == (B, signal)
+
+
+@pytest.mark.parametrize("envelope", [None, "text", {}, {"id": "x", "budget": {}}], ids=repr)
+async def test_a_message_that_is_no_envelope_is_a_bad_answer(tmp_path: Path, envelope: Any) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        hello = {"protocol": 1, "version": "9", "pid": 1, "dataDir": str(tmp_path), "operator": True}
+        async for line in reader:
+            request = orjson.loads(line)
+            if request["method"] == "server.hello":
+                writer.write(encode_result(request["id"], hello))
+            elif request["method"] == "subscribe":
+                writer.write(encode_result(request["id"], {"subscriptionId": "s"}))
+                note = {"subscriptionId": "s", "deliveryId": "1", "envelope": envelope}
+                writer.write(encode_notification("message", note))
+            else:
+                writer.write(encode_result(request.get("id"), {}))
+        writer.close()
+
+    path = tmp_path / "relay.sock"
+    async with await asyncio.start_unix_server(serve, path), RelayClient(path) as client:
+        with pytest.raises(ProtocolError, match="unexpected response to subscribe") as refused:
+            await anext(client.subscribe(A))
+        assert refused.value.code == "bad_answer"

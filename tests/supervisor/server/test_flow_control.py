@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from relay_core.journal.commit import PublishBatch
 from relay_core.protocol.frames import Request
 from relay_core.tasks import Tasks
 from relay_supervisor.server import connection as connection_module
@@ -21,6 +22,7 @@ from relay_supervisor.server import flow_control
 from relay_supervisor.server.connection import Connection
 from relay_supervisor.server.flow_control import COSTLY_SECS, FairTurns, QueuedTurn, TimeDebt
 from relay_supervisor.server.identity import Identity
+from relay_supervisor.server.output import FlushQueue
 from tests.kit.raw_client import Raw
 
 GREEDY = 10
@@ -52,12 +54,13 @@ class Costs:
     def __init__(self, time: Time) -> None:
         self.tasks = Tasks()
         self.turns = FairTurns()
+        self.output = FlushQueue()
         self.greeting: dict[str, Any] = {}
         self.begun: list[str] = []
         self._time = time
 
-    def batch(self) -> AbstractContextManager[None]:
-        return nullcontext()
+    def batch(self) -> PublishBatch:
+        return PublishBatch()
 
     def identify(self, connection: Connection) -> Identity | str:
         return Identity(operator=True)

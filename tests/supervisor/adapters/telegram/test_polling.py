@@ -3,11 +3,11 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from relay_core.errors import StorageError
+from relay_core.pipeline.publication import Publication
 from relay_core.pipeline.publisher import BegunPublish
 from relay_core.rules.bindings import Binding
 from relay_core.testing import FakeClock
@@ -76,11 +76,11 @@ async def test_the_offset_does_not_pass_an_update_that_could_not_be_stored(
         begin = publisher.begin
         full, refused = [True], []
 
-        def refuse(subject: str, *arguments: Any, **options: Any) -> BegunPublish:
+        def refuse(publication: Publication) -> BegunPublish:
             if full:
-                refused.append(subject)
+                refused.append(publication.subject)
                 raise StorageError("cannot write: no space", retryable=True, code="storage_full")
-            return begin(subject, *arguments, **options)
+            return begin(publication)
 
         monkeypatch.setattr(publisher, "begin", refuse)
         update = server.send(ADA, "one")
