@@ -333,6 +333,8 @@ class Commits:
             if taken:
                 self._commit_group(group)
                 self._loop.call_soon_threadsafe(self._settle_groups, taken)
+                if self.journal.full:
+                    self.checkpoints.begin()  # after the settling, for which it counts turns of the loop
 
     def _commit_group(self, group: list[Transaction]) -> None:
         """Append transactions and earlier lines, sync them, and leave them to be settled."""
@@ -365,8 +367,6 @@ class Commits:
                 self._loop.call_soon_threadsafe(self._sync_soon)
         self._settled.extend(group)
         self.journal.release()
-        if self.journal.full and threading.current_thread() is self._thread:
-            self.checkpoints.begin()
 
     def _append_group(self, group: list[Transaction]) -> list[bytes]:
         """Append the records of a group; return the earlier lines that the same sync covers."""
