@@ -57,6 +57,8 @@ def cut(counter: mmap.mmap) -> Counter[str]:
         wanted = random.randint(*COUNTED)
         while int.from_bytes(counter[:8], "little") < wanted:
             os.sched_yield()
+        for _ in range(random.randrange(5000)):  # the shutdown may begin anywhere between two counts
+            os.sched_yield()
         before = int.from_bytes(counter[:8], "little")
         volume.cut_power()
         os.waitpid(pid, 0)
