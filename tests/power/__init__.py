@@ -6,6 +6,6 @@ that a power cut could have left at many points of that record (`cut.py`), start
 message that was acknowledged before that point (`check.py`).
 
 tests/core/crash cuts the power of a running bus with ext4's shutdown ioctl, which lets a sync succeed that it
-overtakes: without any of Relay's code, 2 to 7 of 100 such cuts lost the first sync of a new file. Here no request is
-ever refused: the states are built from the record.
+overtakes: without any of Relay's code, 2 to 7 of 100 such cuts lost the first sync of a new file (`shutdown_race.py`).
+Here no sync is overtaken: the states are built from the record.
 """
