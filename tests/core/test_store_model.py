@@ -260,6 +260,7 @@ class Walk:
         The commit thread may: the journal is copied first, and newer dead letters do no harm. No index is copied.
         """
         await self.core.bus.commits.settled()
+        self.core.bus.dispatch.take_turn()  # a handler that has returned is finished once its turn has recorded that
         before = self.data_dir
         self.life += 1
         with self.files._writing:  # no file is made while they are copied one after the other
