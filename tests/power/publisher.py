@@ -32,7 +32,6 @@ BOTH = "power.*"
 NOWHERE = "nowhere.at.all"
 """No endpoint: a dead letter."""
 SUBJECTS = (KEEP, DONE, BOTH, KEEP, NOWHERE)
-LANES = 4
 
 Sync: TypeAlias = Literal["fdatasync", "directory"]
 
@@ -46,6 +45,8 @@ class Life:
     first: int
     """The first number to publish."""
     count: int
+    lanes: int
+    """How many publishes are under way at a time."""
     seed: int
     segment_bytes: int
     kept_bytes: int
@@ -62,7 +63,7 @@ class Life:
 
 def subject(number: int) -> str:
     """Return where a number is published to."""
-    return SUBJECTS[number // LANES % len(SUBJECTS)]
+    return SUBJECTS[number // 4 % len(SUBJECTS)]
 
 
 def payload(number: int) -> dict[str, Any]:
@@ -139,14 +140,14 @@ async def publish(life: Life) -> None:
         await core.subscribe(DONE, handle)
 
         async def lane(start: int) -> None:
-            for number in numbers[start::LANES]:
+            for number in numbers[start :: life.lanes]:
                 await core.publish(subject(number), payload(number), sender="power.test")
                 mark(life.disk, f"ack {number}")
                 if number == fatal:
                     os.kill(os.getpid(), signal.SIGKILL)
 
         async with asyncio.TaskGroup() as group:
-            for start in range(LANES):
+            for start in range(life.lanes):
                 group.create_task(lane(start))
 
 

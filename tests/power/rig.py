@@ -70,6 +70,7 @@ class Rig:
                         disk=str(disk.file),
                         first=state.next_number + number * NUMBERS,
                         count=NUMBERS,
+                        lanes=chance.choice((1, 4)),
                         seed=chance.randrange(1 << 32),
                         segment_bytes=segment_bytes,
                         kept_bytes=kept_bytes,
