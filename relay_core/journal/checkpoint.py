@@ -37,17 +37,21 @@ class Checkpoints:
         self._running = False
         self._closed = False
 
-    def begin(self) -> None:
-        """Start a new segment and retire the old ones in the background, unless a checkpoint is running."""
+    def begin(self) -> bool:
+        """Start a new segment and retire the old ones in the background, unless a checkpoint is running.
+
+        Return False if the last lines of the old segment could not be synced.
+        """
         if self._running:
-            return
+            return True
         try:
-            self._journal.rotate()
+            is_synced = self._journal.rotate()
         except OSError as error:
             logger.warning("journal: cannot start a new segment: %s", error)
-            return
+            return True
         self._running = True
         self._loop.call_soon_threadsafe(self._start, _TURNS_TO_WAKE)
+        return is_synced
 
     def run(self) -> None:
         """Retire the closed segments. Blocks.

@@ -333,8 +333,10 @@ class Commits:
             if taken:
                 self._commit_group(group)
                 self._loop.call_soon_threadsafe(self._settle_groups, taken)
-                if self.journal.full:
-                    self.checkpoints.begin()  # after the settling, for which it counts turns of the loop
+                # After the settling, for which a checkpoint counts turns of the loop.
+                if self.journal.full and not self.checkpoints.begin():
+                    with self._order:
+                        self.journal.amend(self._unsynced)  # again, in the new segment
 
     def _commit_group(self, group: list[Transaction]) -> None:
         """Append transactions and earlier lines, sync them, and leave them to be settled."""

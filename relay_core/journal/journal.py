@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
-from typing import Concatenate, Literal, ParamSpec
+from typing import Concatenate, Literal, ParamSpec, TypeVar
 
 from relay_core.journal.closed_segments import ClosedSegments
 from relay_core.journal.segment import FRAME_BYTES, HEADER, frame_lines, segment_path, segments
@@ -36,6 +36,7 @@ from relay_core.storage.atomic_file import fsync_directory, is_full
 logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
+T = TypeVar("T")
 
 Durability = Literal["fsync", "os"]
 
@@ -52,11 +53,11 @@ _ROOM_FOR_ENDS = 32 * 1024
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def _evicts(method: Callable[Concatenate[Journal, P], None]) -> Callable[Concatenate[Journal, P], None]:
+def _evicts(method: Callable[Concatenate[Journal, P], T]) -> Callable[Concatenate[Journal, P], T]:
     """On a full disk, evict the oldest closed segment and retry, until none is left."""
 
     @wraps(method)
-    def call(self: Journal, /, *args: P.args, **named: P.kwargs) -> None:
+    def call(self: Journal, /, *args: P.args, **named: P.kwargs) -> T:
         while True:
             try:
                 return method(self, *args, **named)
@@ -227,8 +228,8 @@ class Journal:
         return self._offset >= self._segment_bytes
 
     @_evicts
-    def rotate(self) -> None:
-        """Start a new segment, and sync the remaining lines of the old one.
+    def rotate(self) -> bool:
+        """Start a new segment, and sync the remaining lines of the old one; return False if that sync failed.
 
         The lock is not held during a sync: the event loop appends lines, too.
         """
@@ -254,8 +255,10 @@ class Journal:
                     self._fdatasync(old)
             except OSError as error:
                 logger.error("journal: the last lines of a segment may not survive a power loss: %s", error)
+                return False
             finally:
                 os.close(old)
+        return True
 
     def checkpoint(self, present: int, *, closing: bool = False) -> None:
         """Make the Maildir durable (with fsync), then close the segments before `present`.

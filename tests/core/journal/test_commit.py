@@ -23,7 +23,7 @@ from relay_core.errors import StorageError
 from relay_core.journal.commit import Commits
 from relay_core.journal.journal import Durability, Journal
 from relay_core.journal.recovery import recover
-from relay_core.journal.segment import read_segment, segments
+from relay_core.journal.segment import read_segment, segment_path, segments
 from relay_core.journal.transaction import Move, Transaction
 from relay_core.messages.envelope import Envelope
 from relay_core.records.journal_history import JournalHistory
@@ -531,6 +531,24 @@ class TestFailedSync:
             await bench.commits.commit(bench.new(2))
             _, box = bench.after_a_kill()
             assert box.ids(NEW) == []
+
+    async def test_an_end_is_repeated_if_the_last_sync_of_a_full_segment_fails(
+        self, open_bench: Callable[..., Any]
+    ) -> None:
+        async with open_bench("fsync", segment_bytes=1) as bench:
+            bench.syncs.may_go.clear()
+            publish = asyncio.create_task(bench.commits.commit(bench.new(1)))
+            await asyncio.to_thread(bench.syncs.entered.wait, 30)
+            bench.commits.note_gone(BOX, message_id(1))  # behind the group: the next sync is the rotation's
+            bench.journal._fdatasync = failing = Syncs()
+            failing.error = OSError(errno.EIO, "no")
+            bench.syncs.may_go.set()
+            await publish
+            await until(lambda: failing.count == 1)
+            bench.journal._fdatasync = bench.syncs
+            await bench.commits.settled()
+            present = read_segment(2, segment_path(bench.journal.directory, 2))
+            assert [op for record in present for op, *_ in record["ops"]] == ["gone"]
 
     async def test_a_dead_letter_that_was_to_be_replaced_is_still_there(self, open_bench: Callable[..., Any]) -> None:
         async with open_bench("fsync") as bench:
