@@ -120,7 +120,6 @@ class Connection(asyncio.Protocol):
         self._ordered: Request | None = None
         """The running request that must end before the next begins."""
         self._is_alone = False
-        self._is_turn_over = False
         self._long_polls: set[asyncio.Task[Any]] = set()
         self._large = asyncio.Lock()
         self._turn: asyncio.Handle | QueuedTurn | None = None
@@ -176,10 +175,6 @@ class Connection(asyncio.Protocol):
     def hold(self) -> None:
         """Begin no other request before the one that is being started has been answered."""
         self._is_alone = True
-
-    def end_turn(self) -> None:
-        """Begin no other request in this turn of the loop."""
-        self._is_turn_over = True
 
     def on_closed(self, cleanup: Callable[[], None], *, key: object = None) -> None:
         """Call `cleanup` when the connection is lost; it replaces the one with the same key."""
@@ -274,7 +269,7 @@ class Connection(asyncio.Protocol):
         self._turn = None
         with self._service.batch() as batch:
             self._begin_some(most)
-            if self._in_flight > 1:
+            if self._in_flight > 1 or self._lines:
                 batch.expect_more()
         self._output.flush()  # not in the next turn of the loop: clients wait for these answers
         if self._lines and self._has_room:
@@ -287,19 +282,22 @@ class Connection(asyncio.Protocol):
     def _begin_some(self, most: float) -> None:
         lines = self._lines
         start = now = perf_counter()
-        worked = thread_time()
-        self._is_turn_over = False
+        # Waiting for the interpreter or a processor costs the others nothing, so the thread's own time counts. To read
+        # it is a system call: for a single request of a connection without debt the clock is good enough.
+        worked = thread_time() if len(lines) > 1 or self._debt.is_any else None
         for _ in range(BURST):
-            if not lines or self._is_turn_over or now - start >= most or not self._has_room:
+            if not lines or now - start >= most or not self._has_room:
                 return
             before = now
             self._begin(lines.popleft())
             now = perf_counter()
-            if now - before >= COSTLY_SECS:
-                # Waiting for the interpreter or a processor costs the others nothing. Asked only here: it is slow.
-                worked, since = thread_time(), worked
-                if worked - since >= COSTLY_SECS:
-                    self._debt.add(min(now - before, worked - since))
+            cost = now - before
+            if cost >= COSTLY_SECS:
+                if worked is not None:
+                    worked, since = thread_time(), worked
+                    cost = min(cost, worked - since)
+                if cost >= COSTLY_SECS:
+                    self._debt.add(cost)
 
     def _proceed(self) -> None:
         """Begin waiting requests now, or when it is this connection's turn."""

@@ -35,6 +35,11 @@ class TimeDebt:
         self._owed = 0.0
 
     @property
+    def is_any(self) -> bool:
+        """Return True if it had used more than its share when that was last computed."""
+        return self._owed > 0.0
+
+    @property
     def is_due(self) -> bool:
         """Return True if it has used more than its share."""
         now = perf_counter()

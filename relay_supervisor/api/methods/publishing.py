@@ -34,7 +34,9 @@ def publish(
         if context.relay.count_matching(params.subject) > _FEW:
             connection.hold()  # the next publish must come after it
             return _broadcast(context, connection, params)
-        connection.end_turn()  # so that consumers keep up, and their messages need no files
+        if connection.publishes or context.relay.durability == "os":
+            # One is prepared while another is synced. More would leave the consumers behind, and make files of copies.
+            connection.hold()
     return _begin(context, connection, params)
 
 

@@ -20,7 +20,8 @@ import pytest
 from relay_core.config import LimitsConfig, RelayConfig
 from relay_core.core import RelayCore
 from relay_core.errors import StorageError
-from relay_core.journal.commit import Commits
+from relay_core.journal import commit
+from relay_core.journal.commit import QUICK_SECS, Commits
 from relay_core.journal.journal import Durability, Journal
 from relay_core.journal.recovery import recover
 from relay_core.journal.segment import read_segment, segment_path, segments
@@ -180,6 +181,96 @@ class TestOs:
             bench.commits.finish(BOX, bench.box, message_id(1))
             await bench.commits.settled()
         assert bench.syncs.count == 0
+
+
+class TestLoneTransaction:
+    """A transaction that is alone is synced by the loop itself, while the disk is quick."""
+
+    @pytest.fixture
+    def syncing(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """Return who made each sync."""
+        threads: list[str] = []
+        sync = Journal.sync
+
+        def note(journal: Journal) -> None:
+            threads.append(threading.current_thread().name)
+            sync(journal)
+
+        monkeypatch.setattr(Journal, "sync", note)
+        return threads
+
+    async def test_the_first_sync_is_the_threads_and_later_ones_the_loops(
+        self, open_bench: Callable[..., Any], syncing: list[str]
+    ) -> None:
+        async with open_bench("fsync") as bench:
+            for number in range(3):
+                await bench.commits.commit(bench.new(number))
+            assert syncing == ["relay-commit", "MainThread", "MainThread"]
+            assert bench.settled == [message_id(number) for number in range(3)]
+
+    async def test_a_slow_sync_gives_the_next_ones_to_the_thread_until_one_is_quick(
+        self, open_bench: Callable[..., Any], syncing: list[str]
+    ) -> None:
+        async with open_bench("fsync") as bench:
+            clock = bench.commits._clock
+            slow = iter([0.0, 2 * QUICK_SECS, 2 * QUICK_SECS, 0.0, 0.0])
+            bench.journal._fdatasync = lambda fd: clock.advance(next(slow, 0.0))
+            for number in range(5):
+                await bench.commits.commit(bench.new(number))
+            assert syncing == ["relay-commit", "MainThread", "relay-commit", "relay-commit", "MainThread"]
+
+    async def test_several_transactions_and_those_that_expect_more_are_the_threads(
+        self, open_bench: Callable[..., Any], syncing: list[str]
+    ) -> None:
+        async with open_bench("fsync") as bench:
+            await bench.commits.commit(bench.new(0))
+            async with asyncio.TaskGroup() as group:
+                for number in (1, 2):
+                    group.create_task(bench.commits.commit(bench.new(number)))
+            with bench.commits.batch() as batch:
+                batch.expect_more()
+            await bench.commits.commit(bench.new(3))
+            assert syncing == ["relay-commit"] * 3
+            assert bench.settled == [message_id(number) for number in range(4)]
+
+    async def test_none_passes_a_group_that_the_thread_has(self, open_bench: Callable[..., Any]) -> None:
+        async with open_bench("fsync") as bench:
+            await bench.commits.commit(bench.new(0))
+            bench.syncs.entered.clear()
+            bench.syncs.may_go.clear()
+            async with asyncio.TaskGroup() as group:
+                for number in (1, 2):
+                    group.create_task(bench.commits.commit(bench.new(number)))
+                await asyncio.to_thread(bench.syncs.entered.wait, 30)
+                group.create_task(bench.commits.commit(bench.new(3)))
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+                assert bench.settled == [message_id(0)]
+                bench.syncs.may_go.set()
+            assert bench.settled == [message_id(number) for number in range(4)]
+
+    async def test_a_full_segment_is_left_by_the_thread(
+        self, open_bench: Callable[..., Any], syncing: list[str]
+    ) -> None:
+        async with open_bench("fsync", segment_bytes=300) as bench:
+            await bench.commits.commit(bench.new(0))
+            await bench.commits.commit(bench.new(1))
+            await bench.commits.commit(bench.new(2))
+            await until(lambda: bench.journal.sequence > 1)
+            assert syncing[:2] == ["relay-commit", "MainThread"]
+
+    async def test_a_failed_sync_on_the_loop_acknowledges_nothing(self, open_bench: Callable[..., Any]) -> None:
+        async with open_bench("fsync") as bench:
+            await bench.commits.commit(bench.new(0))
+            bench.syncs.error = OSError(errno.EIO, "no")
+            failed = bench.new(1)
+            await bench.commits.commit(failed)
+            assert failed.error is bench.syncs.error
+            assert bench.journal.sequence == 2  # never synced again
+            bench.syncs.error = None
+            await bench.commits.commit(bench.new(2))
+            _, box = bench.after_a_kill()
+            assert box.ids(NEW) == [message_id(0), message_id(2)]
 
 
 @pytest.mark.parametrize("durability", ["os", "fsync"])
@@ -537,13 +628,13 @@ class TestFailedSync:
     ) -> None:
         async with open_bench("fsync", segment_bytes=1) as bench:
             bench.syncs.may_go.clear()
-            publish = asyncio.create_task(bench.commits.commit(bench.new(1)))
-            await asyncio.to_thread(bench.syncs.entered.wait, 30)
-            bench.commits.note_gone(BOX, message_id(1))  # behind the group: the next sync is the rotation's
-            bench.journal._fdatasync = failing = Syncs()
-            failing.error = OSError(errno.EIO, "no")
-            bench.syncs.may_go.set()
-            await publish
+            async with asyncio.TaskGroup() as group:
+                group.create_task(bench.commits.commit(bench.new(1)))
+                await asyncio.to_thread(bench.syncs.entered.wait, 30)
+                bench.commits.note_gone(BOX, message_id(1))  # behind the group: the next sync is the rotation's
+                bench.journal._fdatasync = failing = Syncs()
+                failing.error = OSError(errno.EIO, "no")
+                bench.syncs.may_go.set()
             await until(lambda: failing.count == 1)
             bench.journal._fdatasync = bench.syncs
             await bench.commits.settled()
@@ -583,6 +674,7 @@ class TestInTheBus:
         defaults = Journal.__init__.__kwdefaults__
         assert defaults is not None
         monkeypatch.setitem(defaults, "fdatasync", found)
+        monkeypatch.setattr(commit, "QUICK_SECS", -1.0)  # a sync that is held up must not hold up the loop
         return found
 
     async def test_a_failed_sync_acknowledges_nothing_marks_the_mailbox_and_heals(
