@@ -4,9 +4,10 @@
 
 - ``os``: appended to the journal immediately, in the caller's own step, or at the end of its `batch`. That costs tens
   of microseconds; waking a thread and being woken by it costs more than a hundred.
-- ``fsync``: queued for one thread, which takes every queued transaction as one group: append all records to the
-  journal, one fdatasync, settle in order. The next group gathers meanwhile. A transaction that is alone is synced by
-  the loop itself while the disk is quick (`QUICK_SECS`): two switches between threads take as long as the sync.
+- ``fsync``: the transactions of one turn of the loop are a group: append all records to the journal, one fdatasync,
+  settle in order. While the disk is quick (`QUICK_SECS`), the loop does this itself: handing a group to a thread and
+  back takes as long as the sync, and the interpreter is shared. Otherwise a thread takes every queued group as one,
+  and the next one gathers meanwhile.
 
 Rules:
 
@@ -31,7 +32,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from math import inf
 from queue import SimpleQueue
-from typing import Self, TypeAlias
+from typing import TypeAlias
 
 from relay_core.clock import Clock
 from relay_core.errors import Closed
@@ -53,6 +54,8 @@ SYNC_WITHIN_SECS = 0.1
 """How long an acknowledged end or claim may wait for the sync that makes it survive a power loss."""
 QUICK_SECS = 0.001
 """A sync that takes no longer may block the loop; after one that did, the thread syncs until one is quick again."""
+QUICK_BYTES = 256 * 1024
+"""A larger group is the thread's in any case."""
 _SYNC_AGAIN_SECS = 10.0
 
 
@@ -160,13 +163,12 @@ class Commits:
 
     def _send(self) -> None:
         submitted, self._submitted = self._submitted, []
-        expects_more, self._batch.expects_more = self._batch.expects_more, False
         if not submitted:
             return
         if self._thread is None:
             self._commit_batch(submitted)
             self.on_settled()
-        elif len(submitted) == 1 and not expects_more and self._may_sync_here:
+        elif self._may_sync_here(submitted):
             self._commit_group(submitted)
             self._settle_all()
             if self.journal.full:
@@ -174,11 +176,14 @@ class Commits:
         else:
             self._queue_group(submitted)
 
-    @property
-    def _may_sync_here(self) -> bool:
-        """Return True if the loop may commit: the thread has nothing to do, and nothing will take long."""
-        is_quick = self._sync_secs <= QUICK_SECS
-        return is_quick and not self._in_thread and not self.journal.full and not self.files.is_full
+    def _may_sync_here(self, group: list[Transaction]) -> bool:
+        """Return True if the loop may commit a group: the thread has nothing to do, and nothing will take long."""
+        if self._sync_secs > QUICK_SECS or self._in_thread or self.journal.full or self.files.is_full:
+            return False
+        size = 0
+        for transaction in group:
+            size += transaction.size
+        return size <= QUICK_BYTES
 
     def _queue_group(self, group: list[Transaction]) -> None:
         self._in_thread += 1
@@ -407,16 +412,9 @@ class PublishBatch:
 
     def __init__(self) -> None:
         self.is_open = False
-        self.expects_more = False
-        """Whether the loop must not block: the publishers are about to send more."""
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> None:
         self.is_open = True
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.is_open = False
-
-    def expect_more(self) -> None:
-        """Let the thread sync these transactions, since others will follow them."""
-        self.expects_more = True

@@ -89,6 +89,11 @@ class Transaction:
         if on_settled is not None:
             self._on_settled = on_settled
 
+    @property
+    def size(self) -> int:
+        """Return about how many bytes it journals."""
+        return sum(move.size for move in self.moves)
+
     def settle(self) -> None:
         """Bring the state in memory in line with the disk."""
         if self._on_settled is not None:

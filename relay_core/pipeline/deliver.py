@@ -241,6 +241,11 @@ class Store(Transaction):
                 return
         self.moves = [*copies, replaced]
 
+    @property
+    def size(self) -> int:
+        """Return about how many bytes it journals: the payload once."""
+        return len(self._publication.data)
+
     def raise_error(self) -> None:
         """Raise the error if the transaction failed.
 

@@ -267,10 +267,8 @@ class Connection(asyncio.Protocol):
         """Begin some of the waiting requests."""
         most = LATE_TURN_SECS if isinstance(self._turn, QueuedTurn) else TURN_SECS
         self._turn = None
-        with self._service.batch() as batch:
+        with self._service.batch():
             self._begin_some(most)
-            if self._in_flight > 1 or self._lines:
-                batch.expect_more()
         self._output.flush()  # not in the next turn of the loop: clients wait for these answers
         if self._lines and self._has_room:
             self._await_turn()

@@ -31,12 +31,9 @@ def publish(
     connection.identity.check_sender(params.sender, context.relay.owner_of_sender)
     context.replies.check_reply_to(connection, params)
     if is_pattern(params.subject):
+        connection.hold()  # so that consumers keep up, and the copies need no files
         if context.relay.count_matching(params.subject) > _FEW:
-            connection.hold()  # the next publish must come after it
             return _broadcast(context, connection, params)
-        if connection.publishes or context.relay.durability == "os":
-            # One is prepared while another is synced. More would leave the consumers behind, and make files of copies.
-            connection.hold()
     return _begin(context, connection, params)
 
 

@@ -21,7 +21,7 @@ from relay_core.config import LimitsConfig, RelayConfig
 from relay_core.core import RelayCore
 from relay_core.errors import StorageError
 from relay_core.journal import commit
-from relay_core.journal.commit import QUICK_SECS, Commits
+from relay_core.journal.commit import QUICK_BYTES, QUICK_SECS, Commits
 from relay_core.journal.journal import Durability, Journal
 from relay_core.journal.recovery import recover
 from relay_core.journal.segment import read_segment, segment_path, segments
@@ -183,8 +183,8 @@ class TestOs:
         assert bench.syncs.count == 0
 
 
-class TestLoneTransaction:
-    """A transaction that is alone is synced by the loop itself, while the disk is quick."""
+class TestOnTheLoop:
+    """While the disk is quick, the loop itself syncs the group of a turn."""
 
     @pytest.fixture
     def syncing(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -219,19 +219,23 @@ class TestLoneTransaction:
                 await bench.commits.commit(bench.new(number))
             assert syncing == ["relay-commit", "MainThread", "relay-commit", "relay-commit", "MainThread"]
 
-    async def test_several_transactions_and_those_that_expect_more_are_the_threads(
+    async def test_the_transactions_of_a_turn_share_a_sync(
         self, open_bench: Callable[..., Any], syncing: list[str]
     ) -> None:
         async with open_bench("fsync") as bench:
             await bench.commits.commit(bench.new(0))
             async with asyncio.TaskGroup() as group:
-                for number in (1, 2):
+                for number in (1, 2, 3):
                     group.create_task(bench.commits.commit(bench.new(number)))
-            with bench.commits.batch() as batch:
-                batch.expect_more()
-            await bench.commits.commit(bench.new(3))
-            assert syncing == ["relay-commit"] * 3
+            assert syncing == ["relay-commit", "MainThread"]
             assert bench.settled == [message_id(number) for number in range(4)]
+
+    async def test_a_large_group_is_the_threads(self, open_bench: Callable[..., Any], syncing: list[str]) -> None:
+        async with open_bench("fsync") as bench:
+            await bench.commits.commit(bench.new(0))
+            large = bench.op("new", 1, orjson.dumps("x" * QUICK_BYTES))
+            await bench.commits.commit(bench.transaction(large))
+            assert syncing == ["relay-commit"] * 2
 
     async def test_none_passes_a_group_that_the_thread_has(self, open_bench: Callable[..., Any]) -> None:
         async with open_bench("fsync") as bench:
@@ -239,15 +243,15 @@ class TestLoneTransaction:
             bench.syncs.entered.clear()
             bench.syncs.may_go.clear()
             async with asyncio.TaskGroup() as group:
-                for number in (1, 2):
-                    group.create_task(bench.commits.commit(bench.new(number)))
+                large = bench.op("new", 1, orjson.dumps("x" * QUICK_BYTES))
+                group.create_task(bench.commits.commit(bench.transaction(large)))
                 await asyncio.to_thread(bench.syncs.entered.wait, 30)
-                group.create_task(bench.commits.commit(bench.new(3)))
+                group.create_task(bench.commits.commit(bench.new(2)))
                 await asyncio.sleep(0)
                 await asyncio.sleep(0)
                 assert bench.settled == [message_id(0)]
                 bench.syncs.may_go.set()
-            assert bench.settled == [message_id(number) for number in range(4)]
+            assert bench.settled == [message_id(number) for number in range(3)]
 
     async def test_a_full_segment_is_left_by_the_thread(
         self, open_bench: Callable[..., Any], syncing: list[str]
