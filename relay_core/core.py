@@ -271,15 +271,13 @@ class RelayCore:
             Closed: if the bus is closed.
         """
         begun = self.begin_publish(
-            Publication(
-                subject,
-                payload,
-                sender,
-                reply_to=reply_to,
-                overrides=budget,
-                parent_id=parent_id,
-                dedupe_id=dedupe_id,
-            )
+            subject,
+            payload,
+            sender=sender,
+            reply_to=reply_to,
+            budget=budget,
+            parent_id=parent_id,
+            dedupe_id=dedupe_id,
         )
         result = begun if isinstance(begun, PublishResult) else await begun
         # Storing without fsync never waits, so a publisher in a loop must let others run. Only afterwards: publishes
@@ -290,14 +288,37 @@ class RelayCore:
             await asyncio.sleep(0)
         return result
 
-    def begin_publish(self, publication: Publication) -> BegunPublish:
-        """Publish as far as nothing has to be waited for; return the result, or the publication, which can be awaited.
+    def begin_publish(
+        self,
+        subject: str,
+        payload: Any,
+        *,
+        sender: str,
+        reply_to: str | None = None,
+        budget: BudgetOverrides | Mapping[str, Any] | None = None,
+        parent_id: str | None = None,
+        dedupe_id: str | None = None,
+        reader: str | None = None,
+    ) -> BegunPublish:
+        """Publish as far as nothing has to be waited for; return the result, or a pending publish to await.
 
-        For callers with many publishes in flight, such as the supervisor. Raises the errors of `publish`.
+        For callers with many publishes in flight, such as the supervisor; `reader` is the client that publishes it, as
+        `note_reader` knows it. Raises the errors of `publish`.
         """
         if self._running is None:
             raise Closed(_CLOSED)
-        return self._running.publisher.begin(publication)
+        return self._running.publisher.begin(
+            Publication(
+                subject,
+                payload,
+                sender,
+                reply_to=reply_to,
+                overrides=budget,
+                parent_id=parent_id,
+                dedupe_id=dedupe_id,
+                reader=reader,
+            )
+        )
 
     def batch(self) -> PublishBatch:
         """Store the publishes that are begun in a `with` statement together, after it: `begin_publish` alone."""

@@ -98,7 +98,8 @@ class Deadlines:
 
     def remove(self, flight: InFlight) -> None:
         """Remove a message that has ended."""
-        self._queues[flight.timeout].pop(flight, None)
+        if (queue := self._queues.get(flight.timeout)) is not None:
+            queue.pop(flight, None)
 
     def stop(self) -> None:
         """Cancel the timers."""
@@ -117,4 +118,7 @@ class Deadlines:
                 return
             del queue[flight]
             self._on_due(flight)
-        del self._queues[timeout], self._timers[timeout]
+        if queue:
+            self._set_timer(timeout, timeout)
+        else:
+            del self._queues[timeout], self._timers[timeout]

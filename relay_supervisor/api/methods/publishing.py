@@ -10,7 +10,6 @@ from relay_core.errors import RelayError
 from relay_core.messages.results import PublishResult
 from relay_core.messages.subjects import is_pattern
 from relay_core.pipeline.pending_publish import PendingPublish
-from relay_core.pipeline.publication import Publication
 from relay_core.pipeline.publisher import BegunPublish
 from relay_core.protocol.frames import error_to_wire
 from relay_core.protocol.publishing import BatchParams, PublishParams
@@ -39,16 +38,14 @@ def publish(
 
 def _begin(context: ApiContext, connection: Connection, params: PublishParams) -> BegunPublish:
     return context.relay.begin_publish(
-        Publication(
-            params.subject,
-            params.payload,
-            params.sender,
-            reply_to=params.reply_to,
-            overrides=params.budget,
-            parent_id=params.parent_id,
-            dedupe_id=params.dedupe_id,
-            reader=connection.identity.reader,
-        )
+        params.subject,
+        params.payload,
+        sender=params.sender,
+        reply_to=params.reply_to,
+        budget=params.budget,
+        parent_id=params.parent_id,
+        dedupe_id=params.dedupe_id,
+        reader=connection.identity.reader,
     )
 
 
