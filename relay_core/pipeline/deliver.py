@@ -214,6 +214,7 @@ class Store(Transaction):
     def __init__(self, deliver: Deliver, publication: Publication, copies: list[TargetCopy]) -> None:
         self.message_id = publication.id
         self.message = publication.shared()
+        publication.payload = None  # its bytes are enough from here on, and it may wait for its files
         self.moves = self._copies = copies
         self._deliver = deliver
         self._publication = publication
