@@ -30,7 +30,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from math import inf
 from queue import SimpleQueue
 from typing import TypeAlias
 
@@ -53,7 +52,9 @@ MessageKey: TypeAlias = tuple[str, str]
 SYNC_WITHIN_SECS = 0.1
 """How long an acknowledged end or claim may wait for the sync that makes it survive a power loss."""
 QUICK_SECS = 0.001
-"""A sync that takes no longer may block the loop; after one that did, the thread syncs until one is quick again."""
+"""A sync that takes no longer may block the loop."""
+QUICK_SYNCS = 16
+"""The thread syncs until this many in a row were quick: a busy disk is quick now and then."""
 QUICK_BYTES = 256 * 1024
 """A larger group is the thread's in any case."""
 _SYNC_AGAIN_SECS = 10.0
@@ -73,8 +74,8 @@ class Commits:
         self._batch = PublishBatch()
         self._in_thread = 0
         """Groups that the thread has and that are not settled."""
-        self._sync_secs = inf
-        """How long the last sync took."""
+        self._quick_syncs = 0
+        """How many syncs in a row were quick."""
         self._queue: SimpleQueue[list[Transaction] | None] = SimpleQueue()
         self._settled: deque[Transaction] = deque()
         self._order = threading.Lock()
@@ -178,7 +179,7 @@ class Commits:
 
     def _may_sync_here(self, group: list[Transaction]) -> bool:
         """Return True if the loop may commit a group: the thread has nothing to do, and nothing will take long."""
-        if self._sync_secs > QUICK_SECS or self._in_thread or self.journal.full or self.files.is_full:
+        if self._quick_syncs < QUICK_SYNCS or self._in_thread or self.journal.full or self.files.is_full:
             return False
         size = 0
         for transaction in group:
@@ -360,7 +361,8 @@ class Commits:
                 self.journal.amend(unsynced)
                 raise
             finally:
-                self._sync_secs = self._clock.monotonic() - started
+                is_quick = self._clock.monotonic() - started <= QUICK_SECS
+                self._quick_syncs = self._quick_syncs + 1 if is_quick else 0
         except OSError as error:
             self._fail_group(group, error, unsynced)
             return

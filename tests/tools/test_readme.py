@@ -70,6 +70,7 @@ async def run(script: str, place: Path) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)  # dozens of commands, one after the other, on a busy machine
 async def test_every_command_works_in_its_place(place: Path) -> None:
     """From the start of the supervisor to the report, in one shell."""
     (start,), chapters = blocks("sh", "relay-supervisor run &"), blocks("sh")

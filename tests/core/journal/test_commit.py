@@ -197,7 +197,20 @@ class TestOnTheLoop:
             sync(journal)
 
         monkeypatch.setattr(Journal, "sync", note)
+        monkeypatch.setattr(commit, "QUICK_SYNCS", 1)
         return threads
+
+    async def test_the_thread_syncs_until_several_in_a_row_were_quick(
+        self, open_bench: Callable[..., Any], syncing: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(commit, "QUICK_SYNCS", 2)
+        async with open_bench("fsync") as bench:
+            clock = bench.commits._clock
+            slow = iter([0.0, 2 * QUICK_SECS, 0.0, 0.0])
+            bench.journal._fdatasync = lambda fd: clock.advance(next(slow, 0.0))
+            for number in range(6):
+                await bench.commits.commit(bench.new(number))
+            assert syncing == ["relay-commit"] * 4 + ["MainThread"] * 2
 
     async def test_the_first_sync_is_the_threads_and_later_ones_the_loops(
         self, open_bench: Callable[..., Any], syncing: list[str]
@@ -237,7 +250,9 @@ class TestOnTheLoop:
             await bench.commits.commit(bench.transaction(large))
             assert syncing == ["relay-commit"] * 2
 
-    async def test_none_passes_a_group_that_the_thread_has(self, open_bench: Callable[..., Any]) -> None:
+    async def test_none_passes_a_group_that_the_thread_has(
+        self, open_bench: Callable[..., Any], syncing: list[str]
+    ) -> None:
         async with open_bench("fsync") as bench:
             await bench.commits.commit(bench.new(0))
             bench.syncs.entered.clear()
@@ -263,12 +278,15 @@ class TestOnTheLoop:
             await until(lambda: bench.journal.sequence > 1)
             assert syncing[:2] == ["relay-commit", "MainThread"]
 
-    async def test_a_failed_sync_on_the_loop_acknowledges_nothing(self, open_bench: Callable[..., Any]) -> None:
+    async def test_a_failed_sync_on_the_loop_acknowledges_nothing(
+        self, open_bench: Callable[..., Any], syncing: list[str]
+    ) -> None:
         async with open_bench("fsync") as bench:
             await bench.commits.commit(bench.new(0))
             bench.syncs.error = OSError(errno.EIO, "no")
             failed = bench.new(1)
             await bench.commits.commit(failed)
+            assert syncing == ["relay-commit", "MainThread"]
             assert failed.error is bench.syncs.error
             assert bench.journal.sequence == 2  # never synced again
             bench.syncs.error = None
