@@ -169,8 +169,10 @@ class AdapterHost:
                     group.create_task(lane.interrupt())
 
     def take_over(self, old: AdapterHost) -> None:
-        """Continue the tally of the replaced adapter, and share its slots, which it may still be using."""
+        """Continue the counts of the replaced adapter, and share its slots, which it may still be using."""
         self.work.tally = old.work.tally
+        old.context.published.add(self.context.published)  # of its start
+        self.context.published = old.context.published
         if self.shape.max_in_flight == old.shape.max_in_flight:
             self.work.slots = old.work.slots
         elif old.work.slots is not None:
@@ -197,6 +199,8 @@ class AdapterHost:
             detached=self.shape.detached,
             delivered=self.work.tally.delivered,
             failed=self.work.tally.failed,
+            published=self.context.published.accepted,
+            refused=self.context.published.refused,
             depth=sum(lane.mailbox.depth for lane in self._lanes.values()),
             last_error=self.work.tally.last_error,
         )

@@ -28,7 +28,7 @@ from typing import Any, Protocol, TypeVar
 
 from relay_core.adapters.shared_resource import Shared
 from relay_core.clock import Clock
-from relay_core.errors import AccessDenied, Closed
+from relay_core.errors import AccessDenied, Closed, RelayError
 from relay_core.messages.delivery import Delivery
 from relay_core.messages.envelope import BudgetOverrides, Envelope
 from relay_core.messages.operator_views import STATE_NAMES, StateName
@@ -138,6 +138,20 @@ class AdapterServices:
     """Resources that adapters share, such as a port to listen on."""
 
 
+@dataclass(slots=True)
+class PublishCounts:
+    """Counts of the messages that an adapter published; they outlive a replacement."""
+
+    accepted: int = 0
+    """Including repetitions that were recognised by their dedupe id."""
+    refused: int = 0
+
+    def add(self, other: PublishCounts) -> None:
+        """Add another adapter's counts."""
+        self.accepted += other.accepted
+        self.refused += other.refused
+
+
 class AdapterContext:
     """The bus as an adapter sees it, from its start until it has stopped."""
 
@@ -153,6 +167,7 @@ class AdapterContext:
         """The task that runs `start`, which may publish before other adapters have started."""
         self.entered = asyncio.Event()
         """Set once the adapter is registered, with its senders, or has failed to start."""
+        self.published = PublishCounts()
         self._services: AdapterServices | None = services
         self._signals: list[SignalSubscription] = []
 
@@ -181,22 +196,28 @@ class AdapterContext:
             await self.entered.wait()
             await self._open_services().wait_open()
         services = self._open_services()
-        owner = services.owner_of_sender(sender)
-        if owner not in (None, self.adapter_id) or sender.startswith(SYSTEM_PREFIX):
-            holder = f"adapter {owner}" if owner is not None else "the bus itself"
-            raise AccessDenied(f"{sender} is reserved for {holder}", sender=sender, code="sender_reserved")
-        return await services.publisher.publish(
-            subject,
-            payload,
-            sender=sender,
-            reply_to=reply_to,
-            overrides=budget,
-            parent_id=parent_id,
-            dedupe_id=dedupe_id,
-            origin=None if echo else self.adapter_id,
-            reader=adapter_reader(self.adapter_id),
-            waits=False,
-        )
+        try:
+            self._check_sender(services, sender)
+            result = await services.publisher.publish(
+                subject,
+                payload,
+                sender=sender,
+                reply_to=reply_to,
+                overrides=budget,
+                parent_id=parent_id,
+                dedupe_id=dedupe_id,
+                origin=None if echo else self.adapter_id,
+                reader=adapter_reader(self.adapter_id),
+                waits=False,
+            )
+        except RelayError:
+            self.published.refused += 1
+            raise
+        if result.is_refused:
+            self.published.refused += 1
+        else:
+            self.published.accepted += 1
+        return result
 
     def signal(self, subject: str, signal: Signal) -> None:
         """Send a signal to current listeners; see `RelayCore.signal`."""
@@ -229,6 +250,12 @@ class AdapterContext:
         self.on_status = None
         for subscription in self._signals:
             subscription.close()
+
+    def _check_sender(self, services: AdapterServices, sender: str) -> None:
+        owner = services.owner_of_sender(sender)
+        if owner not in (None, self.adapter_id) or sender.startswith(SYSTEM_PREFIX):
+            holder = f"adapter {owner}" if owner is not None else "the bus itself"
+            raise AccessDenied(f"{sender} is reserved for {holder}", sender=sender, code="sender_reserved")
 
     def _open_services(self) -> AdapterServices:
         if self._services is None:

@@ -156,6 +156,10 @@ class AdapterState(WireModel):
     """Since the supervisor started; a reload does not reset it."""
     failed: int = 0
     """Counted likewise."""
+    published: int = 0
+    """Messages that it published, which the bus accepted; repetitions with a known dedupe id count again."""
+    refused: int = 0
+    """Messages that it published, which the bus refused."""
     depth: int = 0
     """Messages waiting for it."""
     last_error: str | None = None

@@ -168,8 +168,7 @@ def find_refusal(result: PublishResult) -> Answer | None:
         if Reason.RATE_LIMITED in result.put_off:
             return Answer(429, {"error": Reason.RATE_LIMITED}, RATE_RETRY_SECS)
         return Answer(503, {"error": min(result.put_off)}, BUSY_RETRY_SECS)
-    failed = any(adapter.status == "failed" for adapter in result.adapter_results or ())
-    if not result.delivered_to and not failed and result.rejected:
+    if result.is_refused:
         return Answer(422, {"error": Reason.BUDGET_EXCEEDED, "messageId": result.message_id})
     return None  # delivered, or kept as a dead letter
 

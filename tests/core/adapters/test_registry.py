@@ -12,6 +12,7 @@ import pytest
 import relay_core.adapters.host
 import relay_core.adapters.registry
 from relay_core import (
+    AccessDenied,
     AdapterContext,
     AdapterState,
     AdapterStatus,
@@ -254,6 +255,41 @@ async def test_an_adapters_publish_is_deduplicated(relay: RelayCore) -> None:
     assert first.message_id == again.message_id
     await relay.idle()
     assert other.got == ["hi"]
+
+
+@pytest.mark.bus(
+    CONFIG.model_copy(
+        update={
+            "reliability": ReliabilityConfig(
+                rate_limit=RateLimitConfig(enabled=False), backpressure=BackpressureConfig(max_mailbox_size=1)
+            )
+        }
+    )
+)
+async def test_what_an_adapter_publishes_is_counted_and_a_replacement_counts_on(relay: RelayCore) -> None:
+    async def publish(adapter: SampleAdapter, subject: str, sender: str = "relay.human.x") -> None:
+        await adapter.context.publish(subject, "hi", sender=sender)
+
+    def counts() -> tuple[int, int]:
+        return state_of(relay, "mine").published, state_of(relay, "mine").refused
+
+    await relay.register_endpoint("relay.agent.full")
+    mine = SampleAdapter("mine")
+    await relay.add_adapter(mine)
+    await publish(mine, "relay.agent.full")
+    assert counts() == (1, 0)
+    await publish(mine, "relay.agent.full")
+    assert counts() == (1, 1), "a full mailbox refuses"
+    await publish(mine, "relay.agent.unknown")
+    assert counts() == (2, 1), "the bus keeps a dead letter"
+    with pytest.raises(AccessDenied):
+        await publish(mine, "relay.agent.unknown", "relay.adapter.other")
+    assert counts() == (2, 2)
+    new = SampleAdapter("mine")
+    await relay.replace_adapter(new)
+    await publish(new, "relay.agent.unknown")
+    assert counts() == (3, 2)
+    assert (state_of(relay, "mine").delivered, state_of(relay, "mine").failed) == (0, 0)
 
 
 # Senders
