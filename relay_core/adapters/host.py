@@ -18,7 +18,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
-from relay_core.adapters.interface import DEFAULT_TIMEOUT_SECS, Adapter, AdapterContext, AdapterStatus
+from relay_core.adapters.interface import (
+    DEFAULT_TIMEOUT_SECS,
+    DRAIN_TIMEOUT_SECS,
+    Adapter,
+    AdapterContext,
+    AdapterStatus,
+)
 from relay_core.adapters.lane import AdapterWork, Lane, Tally
 from relay_core.adapters.lane import Redact as Redact
 from relay_core.adapters.validation import AdapterTraits
@@ -99,6 +105,11 @@ class AdapterHost:
     def name(self) -> str:
         """Return the adapter's id."""
         return self.shape.id
+
+    @property
+    def brief_drain(self) -> float:
+        """Return the seconds to finish messages in flight while a caller waits for it to stop."""
+        return min(self.shape.drain, DRAIN_TIMEOUT_SECS)
 
     def lane(self, mailbox: Mailbox) -> Lane:
         """Return the lane of one of the adapter's mailboxes."""
@@ -196,6 +207,8 @@ class AdapterHost:
             healthy=self._healthy,
             patterns=self.shape.patterns,
             priority=self.shape.priority,
+            rate=self.shape.rate,
+            drain_secs=self.shape.drain,
             detached=self.shape.detached,
             delivered=self.work.tally.delivered,
             failed=self.work.tally.failed,

@@ -78,7 +78,8 @@ class DeliveryResult:
 class Adapter(Protocol):
     """A bridge to another platform.
 
-    Optional attributes, read when it is added:
+    Optional attributes, read when it is added. The operator may set other values of ``priority``, ``rate`` and
+    ``drain`` in adapters.json:
 
     - ``detached: bool = False``: a publish does not wait for its answer and counts it once stored.
     - ``priority: int = 0``: if several adapters match, the highest priority goes first.
@@ -89,7 +90,8 @@ class Adapter(Protocol):
     - ``def lane(self, subject: str) -> str | None``: one subject token; lanes are delivered concurrently, each with its
       own mailbox (``relay.adapter.{id}.{lane}``), order and breaker. None is the main lane.
     - ``max_in_flight: int | None = None``: how many lanes may have a message in flight at a time.
-    - ``drain: float = 10``: seconds to finish messages in flight when a reload replaces it.
+    - ``drain: float = 10``: seconds to finish messages in flight when a reload replaces it; at most 10 when it is removed
+      or the bus closes.
     - ``bound: bool = False``: its subjects are people: writing to one needs a binding (`relay_core.rules.bindings`).
     - ``async def health(self) -> bool``: whether the platform can be reached now.
     """

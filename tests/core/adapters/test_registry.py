@@ -33,6 +33,7 @@ from relay_core import (
     Signal,
     SignalType,
 )
+from relay_core.adapters.validation import AdapterSettings
 from relay_core.records.events import EventKind
 from relay_core.testing import FakeClock
 from tests.kit.adapters import Gate, SampleAdapter, accept, explode, hang, refuse
@@ -441,6 +442,53 @@ async def test_the_breaker_opens_after_failures_and_heals(relay: RelayCore, cloc
     assert await publish() == (1, [])
     assert [breaker.state for breaker in relay.breakers()] == [CircuitState.CLOSED]
     assert len(adapter.got) == 7
+
+
+# The operator's settings
+
+
+async def test_the_operators_priority_wins(relay: RelayCore) -> None:
+    log: list[tuple[str, object]] = []
+    await relay.add_adapter(SampleAdapter("high", priority=5, log=log))
+    await relay.add_adapter(SampleAdapter("low", priority=1, log=log), settings=AdapterSettings(priority=6))
+    await relay.publish(SUBJECT, 1, sender=SENDER)
+    assert log == [("low", 1), ("high", 1)]
+    assert [(state.id, state.priority) for state in relay.adapters()] == [("high", 5), ("low", 6)]
+    await relay.replace_adapter(SampleAdapter("high", priority=5, log=log), settings=AdapterSettings(priority=7))
+    await relay.publish(SUBJECT, 2, sender=SENDER)
+    assert log[2:] == [("high", 2), ("low", 2)]
+
+
+async def test_the_operators_rate_wins(relay: RelayCore, clock: FakeClock) -> None:
+    adapter = SampleAdapter(rate=1000, detached=True)
+    assert (await relay.add_adapter(adapter, settings=AdapterSettings(rate=0.5))).rate == 0.5
+    for number in range(2):
+        await relay.publish(SUBJECT, number, sender=SENDER)
+    await relay.idle()
+    clock.advance(1.9)
+    await relay.idle()
+    assert adapter.got == [0]
+    clock.advance(0.1)
+    await until(lambda: adapter.got == [0, 1])
+
+
+@pytest.mark.parametrize("how", ["set before", "set by the reload", "removed"])
+async def test_the_operators_drain_wins(relay: RelayCore, caplog: pytest.LogCaptureFixture, how: str) -> None:
+    class Patient(SampleAdapter):
+        drain = 3600.0
+
+    old, soon = Patient(platform=hang, detached=True), AdapterSettings(drain=0.001)
+    state = await relay.add_adapter(old, settings=AdapterSettings() if how == "set by the reload" else soon)
+    assert state.drain_secs == (3600 if how == "set by the reload" else 0.001)
+    await relay.publish(SUBJECT, 1, sender=SENDER)
+    await until(lambda: old.got == [1])
+    if how == "removed":
+        await relay.remove_adapter("sample")
+    else:
+        await relay.replace_adapter(Patient(), settings=soon if how == "set by the reload" else AdapterSettings())
+    assert "adapter sample has not finished its messages within 0.001 s" in caplog.messages
+    (letter,) = await relay.dead_letters()
+    assert letter.code == "interrupted"
 
 
 # Pace
