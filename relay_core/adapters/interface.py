@@ -90,8 +90,8 @@ class Adapter(Protocol):
     - ``def lane(self, subject: str) -> str | None``: one subject token; lanes are delivered concurrently, each with its
       own mailbox (``relay.adapter.{id}.{lane}``), order and breaker. None is the main lane.
     - ``max_in_flight: int | None = None``: how many lanes may have a message in flight at a time.
-    - ``drain: float = 10``: seconds to finish messages in flight when a reload replaces it; at most 10 when it is removed
-      or the bus closes.
+    - ``drain: float = 10``: seconds to finish messages in flight when a reload replaces it; at most 10 when it is
+      removed or the bus closes.
     - ``bound: bool = False``: its subjects are people: writing to one needs a binding (`relay_core.rules.bindings`).
     - ``async def health(self) -> bool``: whether the platform can be reached now.
     """
