@@ -79,8 +79,8 @@ class CircuitBreakerConfig(ConfigSection):
     """Whether breakers can open."""
     failure_threshold: Positive = 5
     """Consecutive failures that open a breaker."""
-    cooldown_ms: NotNegative = 30_000
-    """Time before an open breaker admits a probe."""
+    cooldown_ms: Annotated[int, Field(ge=1_000)] = 30_000
+    """Time before an open breaker admits a probe; less than a second would hammer a target that is down."""
     half_open_probe_count: Positive = 1
     """Concurrent probes."""
     success_to_close: Positive = 2

@@ -16,7 +16,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from relay_core.adapters.host import Redact
-from relay_core.adapters.interface import DRAIN_TIMEOUT_SECS, Adapter
+from relay_core.adapters.interface import Adapter
+from relay_core.adapters.validation import NO_SETTINGS, AdapterSettings
 from relay_core.bus import Bus
 from relay_core.clock import Clock, SystemClock, iso
 from relay_core.config import RelayConfig
@@ -370,19 +371,27 @@ class RelayCore:
 
     # Adapters
 
-    async def add_adapter(self, adapter: Adapter, *, redact: Redact = str) -> AdapterState:
+    async def add_adapter(
+        self, adapter: Adapter, *, redact: Redact = str, settings: AdapterSettings = NO_SETTINGS
+    ) -> AdapterState:
         """Start an adapter and give it the messages of its patterns, waiting ones first.
 
-        Every text of the adapter passes through `redact`, which removes its secrets, before it is shown.
+        Every text of the adapter passes through `redact`, which removes its secrets, before it is shown. The operator's
+        `settings` win over its attributes.
 
         Raises:
             ConfigError: if it does not implement Adapter, or its id is taken.
             RelayError: with code `adapter_failed`, if it does not start.
         """
-        return await self.bus.adapters.add(adapter, redact=redact)
+        return await self.bus.adapters.add(adapter, redact=redact, settings=settings)
 
     async def replace_adapter(
-        self, adapter: Adapter, *, drain_timeout: float | None = None, redact: Redact = str
+        self,
+        adapter: Adapter,
+        *,
+        drain_timeout: float | None = None,
+        redact: Redact = str,
+        settings: AdapterSettings = NO_SETTINGS,
     ) -> AdapterState:
         """Start an adapter in place of the running one with the same id, and stop that one.
 
@@ -390,9 +399,9 @@ class RelayCore:
             ConfigError, RelayError: as `add_adapter`; the running one stays in place.
             NotFound: if none with this id is running.
         """
-        return await self.bus.adapters.replace(adapter, drain_timeout=drain_timeout, redact=redact)
+        return await self.bus.adapters.replace(adapter, drain_timeout=drain_timeout, redact=redact, settings=settings)
 
-    async def remove_adapter(self, adapter_id: str, *, drain_timeout: float = DRAIN_TIMEOUT_SECS) -> None:
+    async def remove_adapter(self, adapter_id: str, *, drain_timeout: float | None = None) -> None:
         """Stop an adapter once it has finished its message; waiting messages stay on disk.
 
         Raises:

@@ -18,7 +18,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
-from relay_core.adapters.interface import DEFAULT_TIMEOUT_SECS, Adapter, AdapterContext, AdapterStatus
+from relay_core.adapters.interface import (
+    DEFAULT_TIMEOUT_SECS,
+    DRAIN_TIMEOUT_SECS,
+    Adapter,
+    AdapterContext,
+    AdapterStatus,
+)
 from relay_core.adapters.lane import AdapterWork, Lane, Tally
 from relay_core.adapters.lane import Redact as Redact
 from relay_core.adapters.validation import AdapterTraits
@@ -100,6 +106,11 @@ class AdapterHost:
         """Return the adapter's id."""
         return self.shape.id
 
+    @property
+    def brief_drain(self) -> float:
+        """Return the seconds to finish messages in flight while a caller waits for it to stop."""
+        return min(self.shape.drain, DRAIN_TIMEOUT_SECS)
+
     def lane(self, mailbox: Mailbox) -> Lane:
         """Return the lane of one of the adapter's mailboxes."""
         lane = self._lanes.get(mailbox.hash)
@@ -169,8 +180,10 @@ class AdapterHost:
                     group.create_task(lane.interrupt())
 
     def take_over(self, old: AdapterHost) -> None:
-        """Continue the tally of the replaced adapter, and share its slots, which it may still be using."""
+        """Continue the counts of the replaced adapter, and share its slots, which it may still be using."""
         self.work.tally = old.work.tally
+        old.context.published.add(self.context.published)  # of its start
+        self.context.published = old.context.published
         if self.shape.max_in_flight == old.shape.max_in_flight:
             self.work.slots = old.work.slots
         elif old.work.slots is not None:
@@ -194,9 +207,13 @@ class AdapterHost:
             healthy=self._healthy,
             patterns=self.shape.patterns,
             priority=self.shape.priority,
+            rate=self.shape.rate,
+            drain_secs=self.shape.drain,
             detached=self.shape.detached,
             delivered=self.work.tally.delivered,
             failed=self.work.tally.failed,
+            published=self.context.published.accepted,
+            refused=self.context.published.refused,
             depth=sum(lane.mailbox.depth for lane in self._lanes.values()),
             last_error=self.work.tally.last_error,
         )

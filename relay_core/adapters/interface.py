@@ -28,7 +28,7 @@ from typing import Any, Protocol, TypeVar
 
 from relay_core.adapters.shared_resource import Shared
 from relay_core.clock import Clock
-from relay_core.errors import AccessDenied, Closed
+from relay_core.errors import AccessDenied, Closed, RelayError
 from relay_core.messages.delivery import Delivery
 from relay_core.messages.envelope import BudgetOverrides, Envelope
 from relay_core.messages.operator_views import STATE_NAMES, StateName
@@ -78,7 +78,8 @@ class DeliveryResult:
 class Adapter(Protocol):
     """A bridge to another platform.
 
-    Optional attributes, read when it is added:
+    Optional attributes, read when it is added. The operator may set other values of ``priority``, ``rate`` and
+    ``drain`` in adapters.json:
 
     - ``detached: bool = False``: a publish does not wait for its answer and counts it once stored.
     - ``priority: int = 0``: if several adapters match, the highest priority goes first.
@@ -89,7 +90,8 @@ class Adapter(Protocol):
     - ``def lane(self, subject: str) -> str | None``: one subject token; lanes are delivered concurrently, each with its
       own mailbox (``relay.adapter.{id}.{lane}``), order and breaker. None is the main lane.
     - ``max_in_flight: int | None = None``: how many lanes may have a message in flight at a time.
-    - ``drain: float = 10``: seconds to finish messages in flight when a reload replaces it.
+    - ``drain: float = 10``: seconds to finish messages in flight when a reload replaces it; at most 10 when it is
+      removed or the bus closes.
     - ``bound: bool = False``: its subjects are people: writing to one needs a binding (`relay_core.rules.bindings`).
     - ``async def health(self) -> bool``: whether the platform can be reached now.
     """
@@ -138,6 +140,20 @@ class AdapterServices:
     """Resources that adapters share, such as a port to listen on."""
 
 
+@dataclass(slots=True)
+class PublishCounts:
+    """Counts of the messages that an adapter published; they outlive a replacement."""
+
+    accepted: int = 0
+    """Including repetitions that were recognised by their dedupe id."""
+    refused: int = 0
+
+    def add(self, other: PublishCounts) -> None:
+        """Add another adapter's counts."""
+        self.accepted += other.accepted
+        self.refused += other.refused
+
+
 class AdapterContext:
     """The bus as an adapter sees it, from its start until it has stopped."""
 
@@ -153,6 +169,7 @@ class AdapterContext:
         """The task that runs `start`, which may publish before other adapters have started."""
         self.entered = asyncio.Event()
         """Set once the adapter is registered, with its senders, or has failed to start."""
+        self.published = PublishCounts()
         self._services: AdapterServices | None = services
         self._signals: list[SignalSubscription] = []
 
@@ -181,22 +198,28 @@ class AdapterContext:
             await self.entered.wait()
             await self._open_services().wait_open()
         services = self._open_services()
-        owner = services.owner_of_sender(sender)
-        if owner not in (None, self.adapter_id) or sender.startswith(SYSTEM_PREFIX):
-            holder = f"adapter {owner}" if owner is not None else "the bus itself"
-            raise AccessDenied(f"{sender} is reserved for {holder}", sender=sender, code="sender_reserved")
-        return await services.publisher.publish(
-            subject,
-            payload,
-            sender=sender,
-            reply_to=reply_to,
-            overrides=budget,
-            parent_id=parent_id,
-            dedupe_id=dedupe_id,
-            origin=None if echo else self.adapter_id,
-            reader=adapter_reader(self.adapter_id),
-            waits=False,
-        )
+        try:
+            self._check_sender(services, sender)
+            result = await services.publisher.publish(
+                subject,
+                payload,
+                sender=sender,
+                reply_to=reply_to,
+                overrides=budget,
+                parent_id=parent_id,
+                dedupe_id=dedupe_id,
+                origin=None if echo else self.adapter_id,
+                reader=adapter_reader(self.adapter_id),
+                waits=False,
+            )
+        except RelayError:
+            self.published.refused += 1
+            raise
+        if result.is_refused:
+            self.published.refused += 1
+        else:
+            self.published.accepted += 1
+        return result
 
     def signal(self, subject: str, signal: Signal) -> None:
         """Send a signal to current listeners; see `RelayCore.signal`."""
@@ -229,6 +252,12 @@ class AdapterContext:
         self.on_status = None
         for subscription in self._signals:
             subscription.close()
+
+    def _check_sender(self, services: AdapterServices, sender: str) -> None:
+        owner = services.owner_of_sender(sender)
+        if owner not in (None, self.adapter_id) or sender.startswith(SYSTEM_PREFIX):
+            holder = f"adapter {owner}" if owner is not None else "the bus itself"
+            raise AccessDenied(f"{sender} is reserved for {holder}", sender=sender, code="sender_reserved")
 
     def _open_services(self) -> AdapterServices:
         if self._services is None:

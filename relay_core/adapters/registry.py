@@ -35,7 +35,7 @@ from relay_core.adapters.interface import DRAIN_TIMEOUT_SECS, Adapter, AdapterCo
 from relay_core.adapters.lane import Redact
 from relay_core.adapters.routes import AdapterRoutes
 from relay_core.adapters.shared_resource import Shared
-from relay_core.adapters.validation import AdapterTraits, read_shape
+from relay_core.adapters.validation import NO_SETTINGS, AdapterSettings, AdapterTraits, read_shape
 from relay_core.clock import Clock
 from relay_core.dispatch.dispatcher import Dispatch
 from relay_core.dispatch.mailbox_lifecycle import MailboxLifecycle
@@ -121,17 +121,22 @@ class Adapters:
         await self._open.wait()
 
     async def add(
-        self, adapter: Adapter, *, start_timeout: float = START_TIMEOUT_SECS, redact: Redact = str
+        self,
+        adapter: Adapter,
+        *,
+        start_timeout: float = START_TIMEOUT_SECS,
+        redact: Redact = str,
+        settings: AdapterSettings = NO_SETTINGS,
     ) -> AdapterState:
         """Start an adapter and give it its messages, waiting ones first.
 
-        Its texts go through `redact` first.
+        Its texts go through `redact` first. The operator's `settings` win over its attributes.
 
         Raises:
             ConfigError: if it does not implement Adapter, or its id is taken.
             RelayError: with code `adapter_failed`, if it does not start.
         """
-        shape = read_shape(adapter)
+        shape = read_shape(adapter, settings)
         async with self._changing[shape.id]:
             if shape.id in self._routes.hosts:
                 raise ConfigError(f"there is an adapter {shape.id} already: replace it, or choose another id", key="id")
@@ -146,31 +151,34 @@ class Adapters:
         start_timeout: float = START_TIMEOUT_SECS,
         drain_timeout: float | None = None,
         redact: Redact = str,
+        settings: AdapterSettings = NO_SETTINGS,
     ) -> AdapterState:
         """Put an adapter in the place of the one with the same id; return once that one has stopped.
 
-        It is drained for its `drain`, or for `drain_timeout`; this call does not wait longer than the default for that.
+        It is drained for `drain_timeout`, the drain of the new settings, or its own `drain`, whichever is given first;
+        this call does not wait longer than the default for that.
 
         Raises:
             ConfigError: if it does not implement Adapter; the old one stays.
             RelayError: with code `adapter_failed`, if it does not start; the old one stays.
             NotFound: if there is none to replace.
         """
-        shape = read_shape(adapter)
+        shape = read_shape(adapter, settings)
         async with self._changing[shape.id]:
             old = self._host(shape.id)
             host = await self._start(adapter, shape, start_timeout, redact)
             host.take_over(old)
             self._routes.remove(old)
             self._enter(host)
-            drain = old.shape.drain if drain_timeout is None else drain_timeout
+            drain = old.shape.drain if settings.drain is None else settings.drain
+            drain = drain if drain_timeout is None else drain_timeout
             leaving = self._tasks.start(self._drain(old, drain), name=f"adapter {shape.id} leaves")
             assert leaving is not None  # a bus that is closing starts no adapter
             await asyncio.wait({leaving}, timeout=min(drain, DRAIN_TIMEOUT_SECS) + STOP_TIMEOUT_SECS)
             return host.state()
 
-    async def remove(self, adapter_id: str, *, drain_timeout: float = DRAIN_TIMEOUT_SECS) -> None:
-        """Stop an adapter; its messages stay on disk.
+    async def remove(self, adapter_id: str, *, drain_timeout: float | None = None) -> None:
+        """Stop an adapter; its messages stay on disk. It is drained for its `drain`, at most for the default.
 
         Raises:
             NotFound: if there is none.
@@ -179,7 +187,7 @@ class Adapters:
             host = self._host(adapter_id)
             self._routes.remove(host)
             try:
-                await host.leave(drain_timeout, "removed")
+                await host.leave(host.brief_drain if drain_timeout is None else drain_timeout, "removed")
             finally:
                 for mailbox in host.mailboxes():
                     mailbox.is_handled = False
@@ -209,7 +217,7 @@ class Adapters:
             host.hurry()
         async with asyncio.TaskGroup() as group:
             for host in self._routes.hosts.values():
-                group.create_task(host.leave(DRAIN_TIMEOUT_SECS, "the bus is closing"))
+                group.create_task(host.leave(host.brief_drain, "the bus is closing"))
 
     async def _start(self, adapter: Adapter, shape: AdapterTraits, timeout: float, redact: Redact) -> AdapterHost:
         """Start an adapter that matches nothing yet; on failure, stop it again."""

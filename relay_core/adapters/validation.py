@@ -12,8 +12,19 @@ from relay_core.errors import ConfigError, InvalidSubject
 from relay_core.messages.subjects import adapter_subject, validate_subject
 
 
+class AdapterSettings(NamedTuple):
+    """An operator's settings, which replace the attributes of an adapter; None keeps the attribute."""
+
+    priority: int | None = None
+    rate: float | None = None
+    drain: float | None = None
+
+
+NO_SETTINGS: AdapterSettings = AdapterSettings()
+
+
 class AdapterTraits(NamedTuple):
-    """The attributes of an adapter, as they were when it was added."""
+    """The attributes of an adapter, as they were when it was added, or as the operator set them."""
 
     id: str
     patterns: tuple[str, ...]
@@ -33,8 +44,8 @@ class AdapterTraits(NamedTuple):
         return adapter_subject(self.id)
 
 
-def read_shape(adapter: Adapter) -> AdapterTraits:
-    """Return the attributes of an adapter.
+def read_shape(adapter: Adapter, settings: AdapterSettings = NO_SETTINGS) -> AdapterTraits:
+    """Return the attributes of an adapter; the operator's settings win.
 
     Raises:
         ConfigError: if it does not implement Adapter; the text names the attribute.
@@ -73,13 +84,13 @@ def read_shape(adapter: Adapter) -> AdapterTraits:
         id=id,
         patterns=patterns,
         detached=getattr(adapter, "detached", False),
-        priority=priority,
-        rate=rate,
+        priority=priority if settings.priority is None else settings.priority,
+        rate=rate if settings.rate is None else settings.rate,
         timeout=timeout,
         senders=senders,
         lane=lane,
         max_in_flight=in_flight,
-        drain=drain,
+        drain=drain if settings.drain is None else settings.drain,
         bound=getattr(adapter, "bound", False),
     )
 

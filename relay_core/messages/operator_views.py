@@ -150,12 +150,20 @@ class AdapterState(WireModel):
     """Subjects whose messages it delivers."""
     priority: int = 0
     """If several adapters match, the highest priority goes first."""
+    rate: float | None = None
+    """Messages per second that it is given at most; None without a limit."""
+    drain_secs: float = 10
+    """Time to finish messages in flight when a reload replaces it."""
     detached: bool = False
     """Whether a publish does not wait for its answer and counts it as soon as its copy is stored."""
     delivered: int = 0
     """Since the supervisor started; a reload does not reset it."""
     failed: int = 0
     """Counted likewise."""
+    published: int = 0
+    """Messages that it published, which the bus accepted; repetitions with a known dedupe id count again."""
+    refused: int = 0
+    """Messages that it published, which the bus refused."""
     depth: int = 0
     """Messages waiting for it."""
     last_error: str | None = None
@@ -173,6 +181,8 @@ class ConfiguredAdapter(WireModel):
     """The error in the entry, or why the adapter does not start."""
     warning: str | None = None
     """Something that works but should be changed, such as a secret in the file itself."""
+    probe_secs: float = 30
+    """Time between two health probes."""
     restarts: int = 0
     """Restarts after an error."""
     retry_at: int | None = None

@@ -55,14 +55,19 @@ class PublishResult(WireModel):
     """One for every adapter that matched."""
 
     @property
+    def is_refused(self) -> bool:
+        """Return True if targets refused it, none accepted it, and it is not kept as a dead letter."""
+        failed = any(result.status == "failed" for result in self.adapter_results or ())
+        return bool(self.rejected) and not self.delivered_to and not failed
+
+    @property
     def put_off(self) -> frozenset[str]:
         """Return the reasons why no target accepted it, if they are temporary: then publish it again later.
 
         Empty if a target accepted it, if it is kept as a dead letter, or if no retry can help.
         """
-        failed = any(result.status == "failed" for result in self.adapter_results or ())
         reasons = frozenset(rejection.reason for rejection in self.rejected or ())
-        return frozenset() if self.delivered_to or failed or not reasons <= _TEMPORARY else reasons
+        return reasons if self.is_refused and reasons <= _TEMPORARY else frozenset()
 
     def to_wire(self) -> dict[str, Any]:
         """Return plain JSON data, omitting empty parts; takes a fifth of pydantic's time."""

@@ -5,8 +5,9 @@
    replacement has started. An unchanged entry is left alone.
 3. An adapter that does not start is retried after 1 s, 2 s, 4 s … 60 s, until it starts or its entry changes. An
    invalid entry is not retried: only a change or a reload can help.
-4. All adapters are probed every 30 s. One that is in error at two probes in a row is replaced by a new instance; if
-   that does not start, the old one stays and rule 3 applies, unless the old one recovers.
+4. Adapters are probed every 30 s, or as often as their entry says (`probeSecs`): one task per interval. One that is in
+   error at two probes in a row is replaced by a new instance; if that does not start, the old one stays and rule 3
+   applies, unless the old one recovers.
 5. Reloads run one at a time, and each completes even if its caller is cancelled. An adapter is changed by one task at
    a time (`_Slot.lock`), so one that hangs while it starts delays only itself.
 6. Leaving the context ends probes, retries and reloads, not the adapters: the bus drains them when it closes.
@@ -31,11 +32,11 @@ from relay_core.storage.file_watch import FileWatch
 from relay_core.tasks import Tasks
 from relay_supervisor.adapters.file import AdaptersFile, Entry, read_adapters, set_enabled, unknown_adapter
 from relay_supervisor.adapters.loading import Prepared, one_line, prepare, redact_values
+from relay_supervisor.adapters.settings import PROBE_SECS
 from relay_supervisor.observability.secrets import SecretRedactor
 
 logger = logging.getLogger(__name__)
 
-PROBE_SECS = 30.0
 BAD_PROBES = 2
 FIRST_RETRY_SECS = 1.0
 LAST_RETRY_SECS = 60.0
@@ -94,6 +95,8 @@ class ConfiguredAdapters:
         self._log = LimitedLog(logger, clock)
         self._redactor = redactor or SecretRedactor()
         self._slots: dict[str, _Slot] = {}
+        self._intervals: set[float] = set()
+        """The intervals at which adapters are probed, each by a task."""
         self._read = relay.data_dir.read
         self._reloading = asyncio.Lock()
         self._tasks = Tasks()
@@ -108,7 +111,6 @@ class ConfiguredAdapters:
             await stack.enter_async_context(watch)
             with self._relay.hold_adapters():
                 await self.reload()
-            self._tasks.start(self._keep_probing(), name="adapter-probes")
             self._stack = stack.pop_all()
         return self
 
@@ -125,6 +127,7 @@ class ConfiguredAdapters:
                 enabled=slot.entry.enabled,
                 problem=slot.problem,
                 warning=slot.warning,
+                probe_secs=slot.entry.settings.probe_secs,
                 restarts=slot.restarts,
                 retry_at=slot.retry_at,
                 state=running.get(id) if slot.running is not None else None,
@@ -199,6 +202,9 @@ class ConfiguredAdapters:
             for entry in entries:
                 slot = self._slots.setdefault(entry.id, _Slot(entry))
                 group.create_task(self._update(slot, entry, restart=entry.id == restart))
+        for secs in {PROBE_SECS, *(slot.entry.settings.probe_secs for slot in self._slots.values())} - self._intervals:
+            self._intervals.add(secs)
+            self._tasks.start(self._keep_probing(secs), name=f"adapter-probes-{secs:g}")
 
     async def _update(self, slot: _Slot, entry: Entry, *, restart: bool) -> None:
         """Bring an adapter in line with its entry."""
@@ -242,9 +248,9 @@ class ConfiguredAdapters:
             self._warn(slot, prepared.warning)
             adapter = prepared.make()
             if slot.running is None:
-                await self._relay.add_adapter(adapter, redact=prepared.redact)
+                await self._relay.add_adapter(adapter, redact=prepared.redact, settings=entry.settings.traits)
             else:
-                await self._relay.replace_adapter(adapter, redact=prepared.redact)
+                await self._relay.replace_adapter(adapter, redact=prepared.redact, settings=entry.settings.traits)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -303,16 +309,28 @@ class ConfiguredAdapters:
                 slot.restarts += 1
                 self._log.info(("restarted", slot.entry.id), "adapter %s was restarted", slot.entry.id)
 
-    async def _keep_probing(self) -> None:
+    async def _keep_probing(self, secs: float) -> None:
+        """Probe the adapters of an interval; end when there are none, except for the default one."""
         while True:
-            await sleep(self._clock, PROBE_SECS)
+            await sleep(self._clock, secs)
+            slots = [slot for slot in self._slots.values() if slot.entry.settings.probe_secs == secs]
+            if not slots and secs != PROBE_SECS:
+                self._intervals.discard(secs)
+                return
+            async with asyncio.TaskGroup() as group:
+                for slot in slots:
+                    group.create_task(self._probe(slot))
+
+    async def _probe(self, slot: _Slot) -> None:
+        if slot.running is not None:
             try:
-                await self._relay.probe_adapters()
+                await self._relay.probe_adapters(slot.entry.id)
+            except NotFound:
+                pass  # it has just been removed
             except Exception:
-                logger.exception("the adapters could not be probed")
-                continue
-            for slot in self._slots.values():
-                self._count_probe(slot)
+                logger.exception("adapter %s could not be probed", slot.entry.id)
+                return
+        self._count_probe(slot)
 
     def _count_probe(self, slot: _Slot) -> None:
         """Restart an adapter that was in error too often in a row."""

@@ -2,7 +2,7 @@
 
 ::
 
-    {"adapters": [{"id": "tg", "type": "telegram", "enabled": true, "config": {...}},
+    {"adapters": [{"id": "tg", "type": "telegram", "enabled": true, "config": {...}, "rate": 5},
                   {"id": "mine", "path": "plugins/mine.py", "config": {...}}],
      "bindings": [{"chat": "relay.human.telegram.tg.*", "agent": "relay.agent.backend", "start": "chat"}]}
 
@@ -33,9 +33,10 @@ from relay_core.messages.subjects import adapter_subject, is_subject
 from relay_core.rules.bindings import Binding
 from relay_core.storage.atomic_file import FileReader, atomic_write
 from relay_core.storage.trusted_file import UntrustedFile, read_trusted
+from relay_supervisor.adapters.settings import SETTINGS_KEYS, OperatorSettings
 
 _FILE_KEYS = ["adapters", "bindings"]
-_ENTRY_KEYS = ["id", "type", "path", "enabled", "config"]
+_ENTRY_KEYS = ["id", "type", "path", "enabled", "config", *SETTINGS_KEYS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class Entry:
     """Or the Python file that defines it."""
     enabled: bool = True
     config: dict[str, Any] = field(default_factory=dict, repr=False)
+    settings: OperatorSettings = field(default_factory=OperatorSettings)
     problem: str | None = None
     """The reason why it cannot be used."""
     position: int = field(default=0, compare=False)
@@ -173,6 +175,8 @@ def _read_entries(adapters: list[Any]) -> Iterable[Entry]:
             yield Entry(place, problem="an entry must be an object", position=position)
             continue
         id, problem = found.get("id"), _find_problem(found)
+        settings, unusable = _read_settings(found)
+        problem = problem or unusable
         if not isinstance(id, str) or "." in id or not is_subject(adapter_subject(id)):
             id, problem = place, "id must be one subject token: letters, digits, '_' and '-'"
         elif id in taken:
@@ -185,9 +189,18 @@ def _read_entries(adapters: list[Any]) -> Iterable[Entry]:
             path=_text(found.get("path")),
             enabled=found.get("enabled", True) is not False,
             config=config if isinstance(config := found.get("config", {}), dict) else {},
+            settings=settings,
             problem=problem,
             position=position,
         )
+
+
+def _read_settings(found: dict[str, Any]) -> tuple[OperatorSettings, str | None]:
+    """Return an entry's settings, or the defaults and the problem."""
+    try:
+        return OperatorSettings.model_validate({key: found[key] for key in SETTINGS_KEYS if key in found}), None
+    except ValidationError as error:
+        return OperatorSettings(), ": ".join(first_problem(error))
 
 
 def _find_problem(found: dict[str, Any]) -> str | None:

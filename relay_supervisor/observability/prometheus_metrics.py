@@ -194,6 +194,16 @@ def _adapters(adapters: list[AdapterState]) -> list[Metric]:
             "Messages that failed.",
             [({"adapter": adapter.id}, adapter.failed) for adapter in adapters],
         ),
+        _counter(
+            "relay_adapter_published",
+            "Messages published by an adapter.",
+            [({"adapter": adapter.id}, adapter.published) for adapter in adapters],
+        ),
+        _counter(
+            "relay_adapter_refused",
+            "Messages published by an adapter that the bus refused.",
+            [({"adapter": adapter.id}, adapter.refused) for adapter in adapters],
+        ),
     ]
 
 

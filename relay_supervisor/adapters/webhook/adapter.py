@@ -132,8 +132,9 @@ class WebhookAdapter(PlatformAdapter):
         stack: AsyncExitStack,
         tasks: Tasks,
     ) -> Rotation:
-        current = read_key(config.secret.reveal())
-        previous = read_key(config.previous_secret.reveal()) if config.previous_secret is not None else None
+        current = read_key(config.secret.reveal(), config.scheme)
+        before = config.previous_secret
+        previous = read_key(before.reveal(), config.scheme) if before is not None else None
         rotation = await Rotation.open(context.data_dir / f"secret-{part}.json", current, previous, context.clock)
         if previous is not None:
             stack.push_async_callback(rotation.save)

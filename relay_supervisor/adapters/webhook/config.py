@@ -48,7 +48,8 @@ class InboundConfig(_Direction):
     """Inbound messages."""
 
     scheme: Accepted = "standard"
-    """``standard`` (Standard Webhooks), ``legacy`` (X-Signature and X-Timestamp), or ``both`` to accept either."""
+    """``standard`` (Standard Webhooks), ``legacy`` (X-Signature and X-Timestamp), or ``both`` to accept either of them;
+    ``svix`` (svix-id, svix-timestamp, svix-signature) or ``github`` (X-Hub-Signature-256, X-GitHub-Delivery)."""
     host: Annotated[str, Field(min_length=1, max_length=255)] = "127.0.0.1"
     """The address to listen on. Other than loopback addresses belong behind a proxy that speaks https."""
     port: Annotated[int, Field(ge=0, le=65535)]
@@ -63,6 +64,12 @@ class InboundConfig(_Direction):
     """The largest difference between the time of a signature and ours."""
     max_body_bytes: Annotated[int, Field(ge=1, le=64 * _MIB)] = _MIB
     """Longer bodies are refused before anything else is checked."""
+
+    @model_validator(mode="after")
+    def _check_tolerance(self) -> Self:
+        if self.scheme == "github" and "tolerance_secs" in self.model_fields_set:
+            raise ValueError("toleranceSecs must be left out: a github signature has no time")
+        return self
 
 
 class OutboundConfig(_Direction):

@@ -42,7 +42,7 @@ from relay_supervisor.adapters.budget_headers import read_budget
 from relay_supervisor.adapters.webhook.config import InboundConfig
 from relay_supervisor.adapters.webhook.replays import Replays
 from relay_supervisor.adapters.webhook.rotation import Rotation
-from relay_supervisor.adapters.webhook.signing import ID, LEGACY_SIGNATURE, Signed, Unverified, verify
+from relay_supervisor.adapters.webhook.signing import ID, ID_HEADERS, LEGACY_SIGNATURE, Signed, Unverified, verify
 
 RATE_RETRY_SECS = 30
 BUSY_RETRY_SECS = 10
@@ -118,7 +118,8 @@ class Inbound:
 
     async def _accept(self, signed: Signed, headers: Mapping[str, str], body: bytes) -> Answer:
         known = self._replays.find(signed.id)
-        if known is None and (known := self._replays.find(signed.twin)) is not None:
+        twin = signed.twin
+        if known is None and twin is not None and (known := self._replays.find(twin)) is not None:
             self._record(known, signed.id)  # signed again, it has another twin
         if known is not None:
             return Answer(200, {"messageId": known, "duplicate": True})
@@ -127,10 +128,10 @@ class Inbound:
             return Answer(503, {"error": "busy"}, BUSY_RETRY_SECS)
         try:
             budget = read_budget(headers)
-            payload = read_payload(headers, body)
+            payload = read_payload(headers, body, ID_HEADERS[self._config.scheme])
         except ValueError as error:
             return Answer(400, {"error": "invalid", "message": str(error)})
-        both = self._config.scheme == "both" or LEGACY_SIGNATURE in headers
+        both = self._config.scheme == "both" or (twin is not None and LEGACY_SIGNATURE in headers)
         return await self._publish(signed, {signed.id, signed.mark} if both else {signed.id}, payload, budget)
 
     async def _publish(self, signed: Signed, ids: set[str], payload: Any, budget: BudgetOverrides) -> Answer:
@@ -168,13 +169,12 @@ def find_refusal(result: PublishResult) -> Answer | None:
         if Reason.RATE_LIMITED in result.put_off:
             return Answer(429, {"error": Reason.RATE_LIMITED}, RATE_RETRY_SECS)
         return Answer(503, {"error": min(result.put_off)}, BUSY_RETRY_SECS)
-    failed = any(adapter.status == "failed" for adapter in result.adapter_results or ())
-    if not result.delivered_to and not failed and result.rejected:
+    if result.is_refused:
         return Answer(422, {"error": Reason.BUDGET_EXCEEDED, "messageId": result.message_id})
     return None  # delivered, or kept as a dead letter
 
 
-def read_payload(headers: Mapping[str, str], body: bytes) -> Any:
+def read_payload(headers: Mapping[str, str], body: bytes, id_header: str = ID) -> Any:
     """Return the payload of a body.
 
     Raises:
@@ -196,8 +196,8 @@ def read_payload(headers: Mapping[str, str], body: bytes) -> Any:
     except UnicodeDecodeError:
         raise ValueError("the body must be JSON or UTF-8 text") from None
     platform_data = {"contentType": content_type}
-    if ID in headers:
-        platform_data["webhookId"] = headers[ID]
+    if id_header in headers:
+        platform_data["webhookId"] = headers[id_header]
     return StandardPayload(content=text, platform_data=platform_data)
 
 

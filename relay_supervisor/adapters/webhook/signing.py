@@ -1,4 +1,4 @@
-"""Webhook signatures by two schemes; pure.
+"""Webhook signatures by four schemes, of which we sign by the first two; pure.
 
 1. ``standard`` is Standard Webhooks: HMAC-SHA256 over ``id.timestamp.body``, in ``webhook-id``, ``webhook-timestamp``
    and ``webhook-signature``, which lists ``v1,base64`` signatures separated by spaces. One valid signature is enough.
@@ -13,6 +13,11 @@
 5. A repeated signing header becomes a list (joined by ``, ``), which is malformed here.
 6. Anything missing, repeated, malformed, too old or too new is `Unverified`. Every key is tried with every signature,
    each in constant time.
+7. ``svix`` is the standard with ``svix-id``, ``svix-timestamp`` and ``svix-signature``: the same content is signed, so
+   it is the same message by either name.
+8. ``github`` is HMAC-SHA256 over the body alone, hexadecimal after ``sha256=`` in ``X-Hub-Signature-256``. The id is
+   ``X-GitHub-Delivery``. It is not signed and there is no time, so a repetition is recognised by its id for as long as
+   that is known, and one that was captured and sent under another id is not.
 """
 
 from __future__ import annotations
@@ -26,15 +31,22 @@ from hmac import compare_digest, digest
 from typing import Literal, NamedTuple, TypeAlias
 
 Scheme: TypeAlias = Literal["standard", "legacy"]
-Accepted: TypeAlias = Literal["standard", "legacy", "both"]
+Accepted: TypeAlias = Literal["standard", "legacy", "both", "svix", "github"]
 
 ID = "webhook-id"
 TIMESTAMP = "webhook-timestamp"
 SIGNATURE = "webhook-signature"
+SVIX_ID = "svix-id"
+SVIX_TIMESTAMP = "svix-timestamp"
+SVIX_SIGNATURE = "svix-signature"
+GITHUB_ID = "x-github-delivery"
+GITHUB_SIGNATURE = "x-hub-signature-256"
 LEGACY_TIMESTAMP = "x-timestamp"
 LEGACY_SIGNATURE = "x-signature"
 LEGACY_PREVIOUS = "x-signature-previous"
 """The scheme has room for one signature, so the one with the previous secret goes here."""
+
+ID_HEADERS: dict[Accepted, str] = {"standard": ID, "legacy": ID, "both": ID, "svix": SVIX_ID, "github": GITHUB_ID}
 
 SHORTEST_KEY = 16
 
@@ -42,6 +54,8 @@ _PREFIX = "whsec_"
 _ID = re.compile(r"[!-\-/-~]{1,256}")  # printable ASCII without the full stop
 _TIMESTAMP = re.compile(r"[0-9]{1,12}")
 _HEX = re.compile(r"(?:sha256=)?([0-9A-Fa-f]{64})")
+_GITHUB_ID = re.compile(r"[0-9A-Za-z_-]{1,128}")
+_GITHUB_HEX = re.compile(r"sha256=([0-9A-Fa-f]{64})")
 _EITHER = re.compile(rb"[0-9]{1,12}\.[0-9]{1,12}\.")
 _MOST_SIGNATURES = 16
 _MAC_BYTES = 32
@@ -56,11 +70,11 @@ class Signed(NamedTuple):
 
     id: str
     """The same for every repetition of a message."""
-    timestamp: int
-    """When it was signed, in seconds."""
-    scheme: Scheme
+    timestamp: int | None
+    """When it was signed, in seconds, if the scheme says."""
+    scheme: Literal["standard", "legacy", "github"]
     content: str
-    """A digest of time and body, the same for both schemes."""
+    """A digest of time and body, the same for the standard and the legacy scheme."""
 
     @property
     def mark(self) -> str:
@@ -68,8 +82,10 @@ class Signed(NamedTuple):
         return f"{self.scheme} {self.content}"
 
     @property
-    def twin(self) -> str:
-        """Return the mark of the same time and body by the other scheme."""
+    def twin(self) -> str | None:
+        """Return the mark of the same time and body by the other scheme, if there is one."""
+        if self.scheme == "github":
+            return None
         return f"{'legacy' if self.scheme == 'standard' else 'standard'} {self.content}"
 
 
@@ -77,18 +93,18 @@ class _Claim(NamedTuple):
     """The unverified claims of a request."""
 
     id: str | None
-    timestamp: int
+    timestamp: int | None
     content: bytes
     signatures: list[bytes]
 
 
-def read_key(secret: str) -> bytes:
-    """Return the key of a secret: base64 after ``whsec_``, otherwise its UTF-8 bytes.
+def read_key(secret: str, scheme: Accepted = "standard") -> bytes:
+    """Return the key of a secret: base64 after ``whsec_``, otherwise (with ``github`` always) its UTF-8 bytes.
 
     Raises:
         ValueError: if it cannot be used; the message does not quote it.
     """
-    if secret.startswith(_PREFIX):
+    if secret.startswith(_PREFIX) and scheme != "github":
         text = secret.removeprefix(_PREFIX)
         try:
             key = b64decode(text + "=" * (-len(text) % 4), validate=True)
@@ -123,14 +139,10 @@ def verify(
     Raises:
         Unverified: if no signature is valid, or the time is not within the tolerance.
     """
-    if scheme == "both":
-        standard = ID in headers or TIMESTAMP in headers or SIGNATURE in headers
-    else:
-        standard = scheme == "standard"
-    claim = _read_standard(headers, body) if standard else _read_legacy(headers, body)
+    claim = _read_claim(headers, body, scheme)
     if scheme == "both" and _EITHER.match(claim.content):
         raise Unverified("either scheme could have signed it: send an id that is not a number")
-    if abs(now_ms - claim.timestamp * 1000) > tolerance * 1000:
+    if claim.timestamp is not None and abs(now_ms - claim.timestamp * 1000) > tolerance * 1000:
         raise Unverified("its time differs too much from ours")
     valid = False
     for key in keys:
@@ -139,25 +151,54 @@ def verify(
             valid |= compare_digest(expected, signature)
     if not valid:
         raise Unverified("no signature matches")
+    if claim.timestamp is None:
+        return Signed(f"github {claim.id}", None, "github", sha256(body).hexdigest())
     content = sha256(_content(body, claim.timestamp)).hexdigest()
     if claim.id is None:
         return Signed(f"legacy {content}", claim.timestamp, "legacy", content)
     return Signed(claim.id, claim.timestamp, "standard", content)
 
 
-def _read_standard(headers: Mapping[str, str], body: bytes) -> _Claim:
-    id = headers.get(ID, "")
+def _read_claim(headers: Mapping[str, str], body: bytes, scheme: Accepted) -> _Claim:
+    match scheme:
+        case "standard":
+            return _read_standard(headers, body, ID, TIMESTAMP, SIGNATURE)
+        case "svix":
+            return _read_standard(headers, body, SVIX_ID, SVIX_TIMESTAMP, SVIX_SIGNATURE)
+        case "github":
+            return _read_github(headers, body)
+        case "legacy":
+            return _read_legacy(headers, body)
+        case "both":
+            standard = ID in headers or TIMESTAMP in headers or SIGNATURE in headers
+            return _read_claim(headers, body, "standard" if standard else "legacy")
+
+
+def _read_standard(
+    headers: Mapping[str, str], body: bytes, id_name: str, timestamp_name: str, signature_name: str
+) -> _Claim:
+    id = headers.get(id_name, "")
     if not _ID.fullmatch(id):
-        raise Unverified(f"it has no usable {ID}")
-    timestamp = _read_timestamp(headers, TIMESTAMP)
-    text = headers.get(SIGNATURE, "")
+        raise Unverified(f"it has no usable {id_name}")
+    timestamp = _read_timestamp(headers, timestamp_name)
+    text = headers.get(signature_name, "")
     if ", " in text:
-        raise Unverified(f"its {SIGNATURE} comes more than once")
+        raise Unverified(f"its {signature_name} comes more than once")
     parts = text.split(" ")
     if len(parts) > _MOST_SIGNATURES:
         raise Unverified(f"it has more than {_MOST_SIGNATURES} signatures")
     signatures = [mac for part in parts if (mac := _read_signature(part)) is not None]
-    return _Claim(id, timestamp, _content(body, id, headers[TIMESTAMP]), signatures)
+    return _Claim(id, timestamp, _content(body, id, headers[timestamp_name]), signatures)
+
+
+def _read_github(headers: Mapping[str, str], body: bytes) -> _Claim:
+    id = headers.get(GITHUB_ID, "")
+    if not _GITHUB_ID.fullmatch(id):
+        raise Unverified(f"it has no usable {GITHUB_ID}")
+    found = _GITHUB_HEX.fullmatch(headers.get(GITHUB_SIGNATURE, ""))
+    if found is None:
+        raise Unverified(f"it has no usable {GITHUB_SIGNATURE}")
+    return _Claim(id, None, body, [bytes.fromhex(found[1])])
 
 
 def _read_legacy(headers: Mapping[str, str], body: bytes) -> _Claim:

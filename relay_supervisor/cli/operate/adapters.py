@@ -63,7 +63,7 @@ async def _change(session: Session, id: str, verb: str) -> int:
     return ExitCode.ERROR if failed and verb != "disable" else ExitCode.OK
 
 
-_HEADERS = ["ID", "TYPE", "STATE", "WAITING", "DELIVERED", "FAILED", "RESTARTS", "ABOUT"]
+_HEADERS = ["ID", "TYPE", "STATE", "WAITING", "DELIVERED", "FAILED", "PUBLISHED", "REFUSED", "RESTARTS", "ABOUT"]
 
 
 def _lines(adapters: AdapterList) -> Iterator[str]:
@@ -85,5 +85,5 @@ def _row(adapter: ConfiguredAdapter) -> list[Any]:
     about = adapter.problem or (state.detail or state.last_error if state else None) or adapter.warning
     if about is None and state is not None:
         about = ", ".join(state.patterns)
-    counts = [state.depth, state.delivered, state.failed] if state else [None, None, None]
+    counts = [state.depth, state.delivered, state.failed, state.published, state.refused] if state else [None] * 5
     return [adapter.id, adapter.type, shown, *counts, adapter.restarts, about]

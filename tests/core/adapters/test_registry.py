@@ -12,6 +12,7 @@ import pytest
 import relay_core.adapters.host
 import relay_core.adapters.registry
 from relay_core import (
+    AccessDenied,
     AdapterContext,
     AdapterState,
     AdapterStatus,
@@ -32,6 +33,7 @@ from relay_core import (
     Signal,
     SignalType,
 )
+from relay_core.adapters.validation import AdapterSettings
 from relay_core.records.events import EventKind
 from relay_core.testing import FakeClock
 from tests.kit.adapters import Gate, SampleAdapter, accept, explode, hang, refuse
@@ -256,6 +258,41 @@ async def test_an_adapters_publish_is_deduplicated(relay: RelayCore) -> None:
     assert other.got == ["hi"]
 
 
+@pytest.mark.bus(
+    CONFIG.model_copy(
+        update={
+            "reliability": ReliabilityConfig(
+                rate_limit=RateLimitConfig(enabled=False), backpressure=BackpressureConfig(max_mailbox_size=1)
+            )
+        }
+    )
+)
+async def test_what_an_adapter_publishes_is_counted_and_a_replacement_counts_on(relay: RelayCore) -> None:
+    async def publish(adapter: SampleAdapter, subject: str, sender: str = "relay.human.x") -> None:
+        await adapter.context.publish(subject, "hi", sender=sender)
+
+    def counts() -> tuple[int, int]:
+        return state_of(relay, "mine").published, state_of(relay, "mine").refused
+
+    await relay.register_endpoint("relay.agent.full")
+    mine = SampleAdapter("mine")
+    await relay.add_adapter(mine)
+    await publish(mine, "relay.agent.full")
+    assert counts() == (1, 0)
+    await publish(mine, "relay.agent.full")
+    assert counts() == (1, 1), "a full mailbox refuses"
+    await publish(mine, "relay.agent.unknown")
+    assert counts() == (2, 1), "the bus keeps a dead letter"
+    with pytest.raises(AccessDenied):
+        await publish(mine, "relay.agent.unknown", "relay.adapter.other")
+    assert counts() == (2, 2)
+    new = SampleAdapter("mine")
+    await relay.replace_adapter(new)
+    await publish(new, "relay.agent.unknown")
+    assert counts() == (3, 2)
+    assert (state_of(relay, "mine").delivered, state_of(relay, "mine").failed) == (0, 0)
+
+
 # Senders
 
 
@@ -405,6 +442,53 @@ async def test_the_breaker_opens_after_failures_and_heals(relay: RelayCore, cloc
     assert await publish() == (1, [])
     assert [breaker.state for breaker in relay.breakers()] == [CircuitState.CLOSED]
     assert len(adapter.got) == 7
+
+
+# The operator's settings
+
+
+async def test_the_operators_priority_wins(relay: RelayCore) -> None:
+    log: list[tuple[str, object]] = []
+    await relay.add_adapter(SampleAdapter("high", priority=5, log=log))
+    await relay.add_adapter(SampleAdapter("low", priority=1, log=log), settings=AdapterSettings(priority=6))
+    await relay.publish(SUBJECT, 1, sender=SENDER)
+    assert log == [("low", 1), ("high", 1)]
+    assert [(state.id, state.priority) for state in relay.adapters()] == [("high", 5), ("low", 6)]
+    await relay.replace_adapter(SampleAdapter("high", priority=5, log=log), settings=AdapterSettings(priority=7))
+    await relay.publish(SUBJECT, 2, sender=SENDER)
+    assert log[2:] == [("high", 2), ("low", 2)]
+
+
+async def test_the_operators_rate_wins(relay: RelayCore, clock: FakeClock) -> None:
+    adapter = SampleAdapter(rate=1000, detached=True)
+    assert (await relay.add_adapter(adapter, settings=AdapterSettings(rate=0.5))).rate == 0.5
+    for number in range(2):
+        await relay.publish(SUBJECT, number, sender=SENDER)
+    await relay.idle()
+    clock.advance(1.9)
+    await relay.idle()
+    assert adapter.got == [0]
+    clock.advance(0.1)
+    await until(lambda: adapter.got == [0, 1])
+
+
+@pytest.mark.parametrize("how", ["set before", "set by the reload", "removed"])
+async def test_the_operators_drain_wins(relay: RelayCore, caplog: pytest.LogCaptureFixture, how: str) -> None:
+    class Patient(SampleAdapter):
+        drain = 3600.0
+
+    old, soon = Patient(platform=hang, detached=True), AdapterSettings(drain=0.001)
+    state = await relay.add_adapter(old, settings=AdapterSettings() if how == "set by the reload" else soon)
+    assert state.drain_secs == (3600 if how == "set by the reload" else 0.001)
+    await relay.publish(SUBJECT, 1, sender=SENDER)
+    await until(lambda: old.got == [1])
+    if how == "removed":
+        await relay.remove_adapter("sample")
+    else:
+        await relay.replace_adapter(Patient(), settings=soon if how == "set by the reload" else AdapterSettings())
+    assert "adapter sample has not finished its messages within 0.001 s" in caplog.messages
+    (letter,) = await relay.dead_letters()
+    assert letter.code == "interrupted"
 
 
 # Pace

@@ -109,10 +109,15 @@ class TestOpen:
         assert circuit.retry_in(KEY) == 0
         assert state(circuit) is OPEN
 
-    def test_no_cooldown_means_the_next_delivery_is_the_probe(self, clock: FakeClock) -> None:
-        circuit = breakers(clock, cooldown_ms=0)
+    def test_the_shortest_cooldown_is_a_second(self, clock: FakeClock) -> None:
+        circuit = breakers(clock, cooldown_ms=1_000)
         trip(circuit)
+        clock.advance(0.999)
+        assert not circuit.check(KEY).allowed
+        clock.advance(0.001)
         assert circuit.check(KEY) == BreakerVerdict(True, None, HALF_OPEN)
+        with pytest.raises(ConfigError, match=r"cooldownMs.*greater than or equal to 1000"):
+            breakers(clock, cooldown_ms=999)
 
 
 class TestHalfOpen:
@@ -193,7 +198,7 @@ class TestRetryIn:
         assert circuit.retry_in(KEY) == 0
 
     def test_waiting_exactly_so_long_is_enough(self, clock: FakeClock) -> None:
-        circuit = breakers(clock, cooldown_ms=100)
+        circuit = breakers(clock, cooldown_ms=1_100)
         for _ in range(50):
             clock.advance(0.1)
             trip(circuit)

@@ -19,7 +19,8 @@ from relay_core import Binding, Closed, ConfigError, NotFound, RelayConfig, Rela
 from relay_core.messages.operator_views import ConfiguredAdapter
 from relay_core.testing import FakeClock, FakeTimer
 from relay_supervisor.adapters import configured
-from relay_supervisor.adapters.configured import PROBE_SECS, ConfiguredAdapters
+from relay_supervisor.adapters.configured import ConfiguredAdapters
+from relay_supervisor.adapters.settings import PROBE_SECS
 from relay_supervisor.observability.secrets import SecretRedactor
 from tests.kit.adapters import DIARY_PLUGIN, SampleAdapter
 from tests.kit.waiting import until
@@ -38,8 +39,10 @@ class ProbeClock(FakeClock):
     def __init__(self) -> None:
         super().__init__()
         self.probes = 0
+        self.set_delays: list[float] = []
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> FakeTimer:
+        self.set_delays.append(delay)
         if delay == PROBE_SECS:
             self.probes += 1
         return super().call_later(delay, callback)
@@ -106,8 +109,12 @@ def state_of(host: ConfiguredAdapters, id: str = "a") -> ConfiguredAdapter:
 
 async def probe(clock: ProbeClock) -> None:
     """Let the next probe fall due, and wait until the one after it is set."""
+    await probe_after(clock, PROBE_SECS)
+
+
+async def probe_after(clock: ProbeClock, secs: float) -> None:
     before = clock.probes
-    clock.advance(PROBE_SECS)
+    clock.advance(secs)
     await until(lambda: clock.probes > before)
 
 
@@ -357,6 +364,56 @@ async def test_an_adapter_in_error_twice_in_a_row_is_restarted(relay: RelayCore,
         await probe(clock)
         assert (state_of(host).restarts, state_of(host, "b").restarts) == (1, 0)
     assert home.diary("a") == ["start - v1", "start - v1", "stop - v1"]
+
+
+async def test_an_adapter_is_probed_as_often_as_the_operator_says(
+    relay: RelayCore, home: Home, clock: ProbeClock
+) -> None:
+    home.write(home.entry("a") | {"probeSecs": 5}, home.entry("b"))
+    async with hosted(relay, home, clock) as host:
+        assert (state_of(host, "a").probe_secs, state_of(host, "b").probe_secs) == (5, PROBE_SECS)
+        for id in "ab":
+            home.mark(id, "sick")
+
+        def health() -> list[bool | None]:
+            return [state.healthy for state in relay.adapters()]
+
+        clock.advance(5)
+        await until(lambda: health() == [False, None])
+        await until(lambda: 5 in clock.set_delays)
+        clock.set_delays.clear()
+        clock.advance(5)
+        await until(lambda: state_of(host, "a").restarts == 1)
+        assert health() == [None, None], "a was restarted, b not yet probed"
+        await until(lambda: 5 in clock.set_delays)
+        home.write(home.entry("a"), home.entry("b"))
+        await until(lambda: state_of(host, "a").probe_secs == PROBE_SECS)
+        clock.set_delays.clear()
+        clock.advance(5)  # the last timer of that interval
+        await at_rest(host)
+        await probe_after(clock, PROBE_SECS - 15)
+        assert health() == [True, False]
+        assert 5 not in clock.set_delays
+
+
+async def test_the_operators_priority_rate_and_drain_reach_the_bus(
+    relay: RelayCore, home: Home, clock: ProbeClock
+) -> None:
+    home.write(home.entry("a") | {"priority": 3, "rate": 2, "drainSecs": 60})
+    async with hosted(relay, home, clock) as host:
+
+        def found() -> tuple[object, ...]:
+            (state,) = relay.adapters()
+            return state.priority, state.rate, state.drain_secs
+
+        assert found() == (3, 2, 60)
+        home.write(home.entry("a") | {"priority": 4})
+        await host.reload()
+        assert found() == (4, None, 10)
+        home.write(home.entry("a") | {"priority": "high"})
+        await host.reload()
+        assert "priority: Input should be a valid integer" in str(state_of(host).problem)
+        assert found() == (4, None, 10), "the running one stays"
 
 
 async def test_a_restart_that_fails_leaves_the_old_one_and_is_tried_again(

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from relay_core import Binding
+from relay_core.adapters.validation import AdapterSettings
 from relay_core.errors import ConfigError, NotFound
 from relay_supervisor.adapters.file import Entry, read_adapters, set_enabled
+from relay_supervisor.adapters.settings import OperatorSettings
 
 CANARY = "SECRET-CANARY"
 
@@ -47,6 +49,18 @@ def test_good_entries_are_read_with_their_defaults(path: Path) -> None:
     assert [entry.source for entry in entries(path)] == ["telegram", "plugins/mine.py"]
     assert read_adapters(path).problem is None
     assert read_adapters(path).bindings == (Binding(chat="relay.human.telegram.tg.>", agent="relay.agent.a"),)
+
+
+def test_the_operators_settings_stand_beside_the_config(path: Path) -> None:
+    set_by_operator = {"probeSecs": 5, "priority": -3, "drainSecs": 0.5, "rate": 2}
+    write(path, {"adapters": [{"id": "tg", "type": "telegram", **set_by_operator}, {"id": "mine", "path": "mine.py"}]})
+    tg, mine = entries(path)
+    assert tg.settings == OperatorSettings(probe_secs=5, priority=-3, drain_secs=0.5, rate=2)
+    assert tg.settings.traits == AdapterSettings(priority=-3, rate=2, drain=0.5)
+    assert mine.settings == OperatorSettings()
+    assert mine.settings.traits == AdapterSettings()
+    assert tg.problem is None
+    assert mine.problem is None
 
 
 BAD_BINDINGS: list[Any] = [
@@ -127,6 +141,18 @@ BAD: list[Any] = [
     pytest.param({"id": "x"}, "x", "either a type or a path", id="neither type nor path"),
     pytest.param({"id": "x", "type": "t", "path": "p"}, "x", "either a type or a path", id="type and path"),
     pytest.param({"id": "x", "type": [CANARY]}, "x", "type must be text, and not empty", id="type a list"),
+    pytest.param(
+        {"id": "x", "type": "t", "rate": 0}, "x", "rate: Input should be greater than 0", id="rate of nothing"
+    ),
+    pytest.param(
+        {"id": "x", "type": "t", "rate": CANARY}, "x", "rate: Input should be a valid number", id="rate a text"
+    ),
+    pytest.param({"id": "x", "type": "t", "drainSecs": 0}, "x", "drainSecs: Input should be greater", id="no drain"),
+    pytest.param(
+        {"id": "x", "type": "t", "probeSecs": 0.5}, "x", "probeSecs: Input should be greater", id="probe often"
+    ),
+    pytest.param({"id": "x", "type": "t", "priority": True}, "x", "priority: Input should be", id="priority a flag"),
+    pytest.param({"id": "x", "type": "t", "prioritty": 1}, "x", "did you mean 'priority'?", id="misspelt setting"),
     pytest.param({"id": "x", "path": ""}, "x", "path must be text, and not empty", id="empty path"),
     pytest.param({"id": "x", "type": "t", "enabled": CANARY}, "x", "enabled must be true or false", id="enabled"),
     pytest.param({"id": "x", "type": "t", "config": CANARY}, "x", "config must be an object", id="config a text"),

@@ -99,6 +99,7 @@ def test_an_adapter_is_switched_off_and_on_and_tested(relay: Relay) -> None:
     assert "disabled" in relay.real("adapters", "disable", "broken").out
     assert relay("adapters", "enable", "broken", "--json").json["enabled"] is True
     shown, document = relay.both("adapters", "test", "broken")
+    assert "DELIVERED  FAILED  PUBLISHED  REFUSED" in shown.out
     assert "connected" in shown.out
     assert document["state"]["state"] == "connected"
     assert "broken" in relay("adapters", "reload").out

@@ -18,6 +18,7 @@ from relay_core.errors import ConfigError
 from relay_core.rules.breaker import CircuitState
 from relay_supervisor.observability import prometheus, prometheus_metrics
 from relay_supervisor.observability.prometheus import LIMITS, serve_metrics
+from tests.kit.adapters import SampleAdapter
 
 CONFIG = RelayConfig(
     durability="os",
@@ -117,6 +118,21 @@ async def test_a_scrape_shows_every_mailbox(relay: RelayCore, port: int) -> None
     assert found[series("relay_mailbox_pressure_ratio", **labels)] == relay.mailboxes()[0].pressure > 0
     assert found[series("relay_mailbox_oldest_seconds", **labels)] >= 0
     assert found[series("relay_mailbox_degraded", **labels)] == 0
+
+
+async def test_a_scrape_shows_what_adapters_delivered_and_published(relay: RelayCore, port: int) -> None:
+    adapter = SampleAdapter("chat")
+    await relay.add_adapter(adapter)
+    await relay.publish("relay.out.x", {}, sender="relay.agent.b")
+    await relay.register_endpoint("relay.agent.a")
+    for _ in range(5):  # the last is refused: the mailbox holds 4
+        await adapter.context.publish("relay.agent.a", {}, sender="relay.human.x")
+    found = await scrape(port)
+    assert found[series("relay_adapter_state", adapter="chat", state="connected")] == 1
+    assert found[series("relay_adapter_delivered_total", adapter="chat")] == 1
+    assert found[series("relay_adapter_failed_total", adapter="chat")] == 0
+    assert found[series("relay_adapter_published_total", adapter="chat")] == 4
+    assert found[series("relay_adapter_refused_total", adapter="chat")] == 1
 
 
 async def test_latencies_are_in_seconds(relay: RelayCore, port: int) -> None:

@@ -200,7 +200,7 @@ async def start_with(daemon: Daemon, files: int) -> None:
 
 @pytest.mark.parametrize("files", [256, 48], ids=["connections are refused first", "nothing can be opened"])
 async def test_when_descriptors_run_out_those_who_are_in_go_on_and_nothing_is_lost(tmp_path: Path, files: int) -> None:
-    reliability = {**UNLIMITED["reliability"], "circuitBreaker": {"cooldownMs": 100}}  # a full disk opens breakers
+    reliability = {**UNLIMITED["reliability"], "circuitBreaker": {"cooldownMs": 1_000}}  # a full disk opens breakers
     async with a_daemon(tmp_path, {**UNLIMITED, "reliability": reliability}, started=False) as daemon:
         await start_with(daemon, files)
         async with Raw(daemon.socket) as raw:
