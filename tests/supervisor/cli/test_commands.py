@@ -38,6 +38,7 @@ LISTINGS: dict[str, tuple[list[str], str, str]] = {
     "access": (["access"], "no rules", "rules"),
     "token": (["token"], "no tokens", "tokens"),
     "jobs": (["jobs"], "every 1 min", "jobs"),
+    "schedules": (["schedules"], "no schedules", "schedules"),
     "report": (["report"], "no reports yet", "reports"),
     "config": (["config"], 'durability = "os"', "config"),
     "dlq": (["dlq"], "no_match", "deadLetters"),
