@@ -287,7 +287,7 @@ async def test_a_new_or_changed_schedule_begins_now(data_dir: Path, clock: FakeC
         await site.settle()
         assert await site.published() == []
         await site.advance(30 * 60)
-        site.set_sections(ONCE | {"cron": "13 * * * *"})
+        site.set_sections(ONCE | {"cron": "20 * * * *"})
         await site.settle()
         assert await site.published() == []
         site.set_sections(ONCE | {"enabled": False})
