@@ -6,15 +6,17 @@ nearest known key.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
+from relay_core.cron import parse_cron
 from relay_core.errors import ConfigError
 
 Positive = Annotated[int, Field(ge=1)]
@@ -240,6 +242,73 @@ class JobsConfig(ConfigSection):
     """Generate the nightly report with Spark."""
 
 
+_NAME = r"[A-Za-z0-9_-]+"
+_SCHEDULE_ID = re.compile(rf"{_NAME}")
+_ADDRESS = re.compile(rf"(?:(?:{_NAME}|\*)(?:\.(?:{_NAME}|\*)){{0,15}}|(?:(?:{_NAME}|\*)\.){{0,15}}>)")
+
+
+def _check_schedule_id(text: str) -> str:
+    if len(text) > 64 or not _SCHEDULE_ID.fullmatch(text):
+        raise ValueError(f"{text!r} is not an id: use up to 64 letters, digits, '_' and '-'")
+    return text
+
+
+def _check_address(text: str) -> str:
+    # As in messages/subjects.py, which this module cannot import.
+    if len(text) > 255 or not _ADDRESS.fullmatch(text):
+        raise ValueError(f"{text!r} is not a subject or a pattern, such as 'relay.agent.writer' or 'relay.agent.*'")
+    return text
+
+
+def _check_subject(text: str) -> str:
+    _check_address(text)
+    if "*" in text or ">" in text:
+        raise ValueError(f"{text!r} must be a subject without wildcards")
+    return text
+
+
+def _check_cron(text: str) -> str:
+    parse_cron(text)
+    return text
+
+
+class ScheduleConfig(ConfigSection):
+    """A message that is published at set times, from `relay.system.pulse.ID`."""
+
+    id: Annotated[str, AfterValidator(_check_schedule_id)]
+    """Its name: letters, digits, `_` and `-`."""
+    to: Annotated[str, AfterValidator(_check_address)]
+    """The subject to publish to, or a pattern."""
+    payload: Any = None
+    """The payload of its messages."""
+    cron: Annotated[str, AfterValidator(_check_cron)] | None = None
+    """Five fields in UTC (minute, hour, day of the month, month, day of the week), such as `0 9 * * mon-fri`. Either
+    this or `everySecs`."""
+    every_secs: Positive | None = None
+    """Seconds between messages. The times are multiples of it since 1970-01-01 00:00 UTC: 900 is every full quarter of
+    an hour."""
+    reply_to: Annotated[str, AfterValidator(_check_subject)] | None = None
+    """The subject for answers and failure notices."""
+    catch_up: Literal["once", "skip"] = "skip"
+    """What follows if times were missed by more than a minute: one message for all of them, or none."""
+    enabled: bool = True
+    """Whether it is scheduled; it can always be run by hand."""
+
+    @model_validator(mode="after")
+    def _has_one_timing(self) -> ScheduleConfig:
+        if (self.cron is None) == (self.every_secs is None):
+            raise ValueError(f"schedule {self.id} needs one of cron and everySecs")
+        return self
+
+
+def _check_schedules(schedules: tuple[ScheduleConfig, ...]) -> tuple[ScheduleConfig, ...]:
+    ids = [schedule.id for schedule in schedules]
+    for id in ids:
+        if ids.count(id) > 1:
+            raise ValueError(f"two schedules have the id {id!r}")
+    return schedules
+
+
 class LogsConfig(ConfigSection):
     """The supervisor's log, on stderr."""
 
@@ -280,6 +349,8 @@ class RelayConfig(ConfigSection):
     events: EventsConfig = EventsConfig()
     auth: AuthConfig = AuthConfig()
     jobs: JobsConfig = JobsConfig()
+    schedules: Annotated[tuple[ScheduleConfig, ...], AfterValidator(_check_schedules)] = ()
+    """Messages that are published at set times, from `relay.system.pulse.ID`."""
     logs: LogsConfig = LogsConfig()
     prometheus: PrometheusConfig = PrometheusConfig()
     telemetry: TelemetryConfig = TelemetryConfig()

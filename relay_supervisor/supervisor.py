@@ -1,8 +1,9 @@
 """The supervisor: the parts of the daemon, and the order in which they start and stop.
 
-Start: the bus (which locks the data directory) → tokens and agents → adapters → jobs → metrics and telemetry → the
-socket. Stop, in reverse: the socket accepts no more connections and drains, jobs are cancelled, adapters finish their
-current message, the bus writes everything to disk. A start that fails halfway undoes its steps.
+Start: the bus (which locks the data directory) → tokens and agents → adapters → jobs and schedules → metrics and
+telemetry → the socket. Stop, in reverse: the socket accepts no more connections and drains, schedules end, jobs are
+cancelled, adapters finish their current message, the bus writes everything to disk. A start that fails halfway undoes
+its steps.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from relay_supervisor.api.state_snapshot import StateSnapshot
 from relay_supervisor.api.state_stream import StateStream
 from relay_supervisor.jobs.runner import Jobs
 from relay_supervisor.observability.secrets import SecretRedactor
+from relay_supervisor.schedules.schedules import Schedules
 from relay_supervisor.server.connection import Connection
 from relay_supervisor.server.socket_server import SocketServer
 from relay_supervisor.server.tokens import TOKENS_FILE, Tokens, write_operator_token
@@ -78,7 +80,13 @@ class Supervisor:
             configured = ConfiguredAdapters(relay, relay.data_dir.adapters, self._clock, self.redactor)
             adapters = await stack.enter_async_context(configured)
             jobs = await stack.enter_async_context(Jobs(relay, self._clock))
-            relay.on_reload(lambda: jobs.apply(relay.config.jobs))
+            schedules = await stack.enter_async_context(Schedules(relay, self._clock))
+
+            def apply_config() -> None:
+                jobs.apply(relay.config.jobs)
+                schedules.apply(relay.config.schedules)
+
+            relay.on_reload(apply_config)
             await self._start_observability(stack, after_bus)
             view = StateSnapshot(relay, adapters.states, jobs.states, lambda: self.context.problems())
             connections: set[Connection] = set()
@@ -88,6 +96,7 @@ class Supervisor:
                 adapters=adapters,
                 agents=agents,
                 jobs=jobs,
+                schedules=schedules,
                 tokens=tokens,
                 operator_token=write_operator_token(operator_token_path(relay.data_dir.path)),
                 consumers=consumers,

@@ -8,6 +8,7 @@ from relay_core.messages.delivery import Span, TracePage, TraceSearch
 from relay_core.messages.operator_views import ConfiguredAdapter, JobArguments, JobRun, JobState, TokenInfo
 from relay_core.protocol.operating import AccessRules, AdapterList, NewToken
 from relay_core.protocol.reporting import ReportContent, ReportList
+from relay_core.protocol.scheduling import ScheduleList, ScheduleRun, ScheduleState
 from relay_core.protocol.serving import ConfigState, ServerInfo, ServerStatus
 from relay_core.protocol.state import TargetBreaker
 from relay_core.records.metrics import MetricsSnapshot
@@ -110,6 +111,22 @@ class OperatorVerbs(TypedCalls):
     async def cancel_job(self, name: str) -> JobRun:
         """Cancel the current run of a job and return it."""
         return await self._ask(JobRun, "jobs.cancel", {"name": name})
+
+    async def schedules(self) -> ScheduleList:
+        """Return the schedules of config.json, and errors in the file of their state."""
+        return await self._ask(ScheduleList, "schedules.list")
+
+    async def run_schedule(self, schedule_id: str) -> ScheduleRun:
+        """Publish a schedule's message now and return the outcome."""
+        return await self._ask(ScheduleRun, "schedules.run", {"id": schedule_id}, timeout=None)
+
+    async def pause_schedule(self, schedule_id: str) -> ScheduleState:
+        """Pause a schedule, also across restarts."""
+        return await self._ask(ScheduleState, "schedules.pause", {"id": schedule_id})
+
+    async def resume_schedule(self, schedule_id: str) -> ScheduleState:
+        """Resume a schedule; the times that it missed are skipped."""
+        return await self._ask(ScheduleState, "schedules.resume", {"id": schedule_id})
 
     async def reports(self) -> ReportList:
         """Return the nightly reports, newest first."""

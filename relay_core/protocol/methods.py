@@ -103,6 +103,7 @@ from relay_core.protocol.reporting import (
     Spans,
     TracesParams,
 )
+from relay_core.protocol.scheduling import ScheduleList, ScheduleParams, ScheduleRun, ScheduleState
 from relay_core.protocol.serving import (
     ClosingNote,
     ConfigState,
@@ -223,6 +224,10 @@ _TABLE = (
     Method("jobs.list", Nothing, JobList, "List the jobs."),
     Method("jobs.run", RunJobParams, JobRun, "Run a job now.", {WATCHES_TASK, ONCE}),
     Method("jobs.cancel", JobParams, JobRun, "Cancel the current run of a job."),
+    Method("schedules.list", Nothing, ScheduleList, "List the schedules of config.json."),
+    Method("schedules.run", ScheduleParams, ScheduleRun, "Publish a schedule's message now.", {ONCE}),
+    Method("schedules.pause", ScheduleParams, ScheduleState, "Pause a schedule, also across restarts."),
+    Method("schedules.resume", ScheduleParams, ScheduleState, "Resume a schedule; missed times are skipped."),
     Method("reports.list", Nothing, ReportList, "List the nightly reports, newest first."),
     Method("reports.get", ReportParams, ReportContent, "Return a nightly report.", {LARGE}),
     Method("config.get", Nothing, ConfigState, "Return the configuration in force."),

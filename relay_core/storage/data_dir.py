@@ -40,6 +40,7 @@ _USED = (
     "relay.lock",
     "reports",
     "relay.sock.lock",
+    "schedule-state.json",
     "tokens.json",
 )
 _DERIVED = ("index.db", "index.db-shm", "index.db-wal")

@@ -20,6 +20,7 @@ from relay_supervisor.api.consumers import PushConsumers
 from relay_supervisor.api.reply_mailboxes import ReplyMailboxes
 from relay_supervisor.api.state_stream import StateStream
 from relay_supervisor.jobs.runner import Jobs
+from relay_supervisor.schedules.schedules import Schedules
 from relay_supervisor.server.connection import Connection
 from relay_supervisor.server.tokens import Tokens
 
@@ -32,6 +33,7 @@ class ApiContext:
     adapters: ConfiguredAdapters
     agents: Agents
     jobs: Jobs
+    schedules: Schedules
     tokens: Tokens
     operator_token: str
     consumers: PushConsumers
@@ -88,6 +90,7 @@ class ApiContext:
             self.adapters.problem,
             self.tokens.broken,
             self.agents.broken,
+            self.schedules.broken,
         )
         return [problem for problem in found if problem is not None]
 

@@ -45,6 +45,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "adapters": ("operate.adapters:app", "Adapters: list, enable, disable, test, reload."),
         "access": ("operate.access:app", "Access rules: list, add, rm."),
         "token": ("operate.access:token_app", "Tokens for agents: list, add, rm."),
+        "schedules": ("operate.schedules:app", "Messages at set times: list, run, pause, resume."),
         "jobs": ("operate.jobs:app", "Scheduled maintenance: list, run, cancel."),
         "config": ("operate.config:app", "The configuration in force: show, reload."),
         "demo": ("programs.demo:app", "Open the dashboard on live demo traffic."),

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from relay_core import InvalidPayload, RelayConfig, RelayCore
-from relay_core.config import ConfigSection, load_config
+from relay_core.config import ConfigSection, ScheduleConfig, load_config
 from relay_core.rules.access import AccessRule
 from relay_core.storage.access_file import AccessControl
 from relay_core.storage.trusted_file import read_trusted
@@ -73,9 +74,10 @@ def test_every_section_says_what_it_is() -> None:
         assert (inspect.getdoc(section) or "").endswith(".")
 
 
-def test_every_key_of_a_rule_is_explained() -> None:
-    for name, field in AccessRule.model_fields.items():
-        assert re.search(rf"^- `{field.alias or name}`: .*[.] [A-Z].*\.$", PAGE, re.MULTILINE)
+@pytest.mark.parametrize("model", [AccessRule, ScheduleConfig])
+def test_every_key_of_a_rule_or_schedule_is_explained(model: type[BaseModel]) -> None:
+    for name, field in model.model_fields.items():
+        assert re.search(rf"^- `{field.alias or name}`: .*[.] [A-Z](?:.|\n  )*\.$", PAGE, re.MULTILINE)
 
 
 def test_it_is_said_of_every_key_when_a_change_takes_effect() -> None:

@@ -192,6 +192,14 @@ async def a_kill(daemon: Daemon, stack: AsyncExitStack) -> None:
     await daemon.start()
 
 
+async def schedules(daemon: Daemon, stack: AsyncExitStack) -> None:
+    section = PAGE.partition("\n## Scheduled messages\n")[2]
+    daemon.write_config(json.loads(section.partition("```json\n")[2].partition("```")[0]))
+    async with daemon.client() as client:
+        await mail(client, BACKEND, 0)
+        assert await client.reload() == []
+
+
 async def nothing(daemon: Daemon, stack: AsyncExitStack) -> None:
     """Leave the supervisor as it is."""
 
@@ -205,6 +213,7 @@ PREPARED: dict[str, Callable[[Daemon, AsyncExitStack], Awaitable[None]]] = {
     "A flood of dead letters": dead_letters,
     "A runaway loop": a_loop,
     "The supervisor was killed": a_kill,
+    "Scheduled messages": schedules,
     "Moving the data directory": some_mail,
     "As a service, and its logs": nothing,
     "Several buses": nothing,

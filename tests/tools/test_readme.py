@@ -7,6 +7,7 @@ comparison (test_comparison.py). The test command is what CI runs.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import shutil
@@ -18,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from relay_core.config import RelayConfig, merge_config
 from relay_supervisor.adapters.file import read_adapters
 from relay_supervisor.adapters.loading import prepare
 from relay_supervisor.observability.secrets import SecretRedactor
@@ -101,11 +103,17 @@ def test_the_blocks_that_other_tests_run_are_theirs() -> None:
     assert compare.endswith("-m benchmarks compare --quick\n")
 
 
+def test_the_schedules_of_the_example_are_accepted() -> None:
+    _, example = blocks("json")
+    (schedule,) = merge_config(RelayConfig(), json.loads(example)).schedules
+    assert schedule.id == "morning"
+
+
 def test_the_adapters_of_the_example_are_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOOK_SECRET", "whsec_c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0")
     (tmp_path / "telegram.token").write_text("123456789:AAF-a-token-of-a-bot-that-is-no-bot\n")
     (tmp_path / "telegram.token").chmod(0o600)
-    (example,) = blocks("json")
+    example, _ = blocks("json")
     (tmp_path / "adapters.json").write_text(example)
     found = read_adapters(tmp_path / "adapters.json")
     assert [prepare(entry, tmp_path, SecretRedactor()).warning for entry in found.entries or ()] == [None, None]

@@ -18,9 +18,10 @@ from collections.abc import Iterator
 from types import NoneType
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from relay_core.config import ConfigSection, RelayConfig
+from relay_core.config import ConfigSection, RelayConfig, ScheduleConfig
 from relay_core.rules.access import AccessRule
 from tools.docs.docstrings import field_texts
 from tools.docs.markdown import item, paragraph
@@ -45,6 +46,7 @@ IN_FORCE = {
     "events": AT_ONCE,
     "auth": "new connections",
     "jobs": AT_ONCE,
+    "schedules": AT_ONCE,
     "logs": "SIGHUP or restart",
     "prometheus": RESTART,
     "telemetry": RESTART,
@@ -90,6 +92,7 @@ all files, also while no supervisor runs, and says how to repair them.
 | `agents.json` | registered agents; use `relay agent` | restart |
 | `agents/SUBJECT.token` | an agent's token, for `relay mcp` and `relay hook` | written by `relay agent add` |
 | `operator.token` | the operator's token | replaced at each start |
+| `schedule-state.json` | last runs and paused schedules; use `relay schedules` | written by the supervisor |
 
 `relay config reload` and SIGHUP (`systemctl --user reload relay-supervisor`) reload all of them except `agents.json`.
 The log's level and format follow SIGHUP only.
@@ -103,6 +106,7 @@ If a file is invalid:
 - `tokens.json`, also if others can read it: no token is accepted until it is repaired, except the operator's.
 - `agents.json`: descriptions are missing, and agents cannot be added or removed until it is repaired and the supervisor
   restarted. Edits made while a supervisor runs are lost with the next `relay agent add` or `relay agent rm`.
+- `schedule-state.json`: schedules run only by hand until it is repaired or removed, and reloaded.
 - `adapters.json`: a bad entry is skipped and reported; the others run. If the file is not JSON, running adapters
   continue unchanged.
 
@@ -126,6 +130,12 @@ _LIMITS_NOTE = """\
 Stored messages are read with the limit of the last start. Restart after raising `maxPayloadBytes`: until then, a larger
 payload is accepted but becomes a dead letter (`malformed`) when it is read. The same happens to larger waiting messages
 if you lower it by more than 64 KiB and restart. A socket frame is limited to 4 MiB in any case.
+"""
+
+_SCHEDULES_NOTE = """\
+[Operations](operations.md#scheduled-messages) has an example. A cron field is `*`, or values and ranges separated by
+commas; `/n` after `*` or a range takes every n-th value. Months and days of the week may be names (`jan`, `mon`);
+Sunday is 0 and 7. If both days are restricted, either is enough. Each schedule has these keys:
 """
 
 _RULES = """\
@@ -207,8 +217,10 @@ def config_markdown() -> str:
         else:
             found = [Key(name, field, section, field_texts(RelayConfig).get(name, ""))]
         parts.append("".join(_lines(found)))
+        if name == "schedules":
+            parts += [_SCHEDULES_NOTE, "".join(_fields(ScheduleConfig))]
         parts += [_LIMITS_NOTE] if name == "limits" else []
-    parts += [_RULES, "".join(_rules()), _ENVIRONMENT]
+    parts += [_RULES, "".join(_fields(AccessRule)), _ENVIRONMENT]
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -235,11 +247,13 @@ def _subsections(prefix: str, section: ConfigSection) -> Iterator[str]:
         yield "".join(rows)
 
 
-def _rules() -> Iterator[str]:
-    texts = field_texts(AccessRule)
-    for name, field in AccessRule.model_fields.items():
-        default = "" if field.is_required() else f", default `{json.dumps(field.default)}`"
-        yield item(f"`{field.alias or name}`: {_type(field.annotation)}{default}. {texts[name]}")
+def _fields(model: type[BaseModel]) -> Iterator[str]:
+    texts = field_texts(model)
+    for name, field in model.model_fields.items():
+        kind = ", ".join(filter(None, [_type(field.annotation), _allowed(field)]))
+        given = "none" if field.default is None else f"`{json.dumps(field.default, default=str)}`"
+        default = "" if field.is_required() else f", default {given}"
+        yield item(f"`{field.alias or name}`: {kind}{default}. {' '.join(texts[name].split())}")
 
 
 def _common(found: list[Key]) -> list[str]:
@@ -291,6 +305,10 @@ def _in_words(key: Key) -> str | None:
 
 def _type(annotation: Any) -> str:
     origin, inner = get_origin(annotation), get_args(annotation)
+    if annotation is Any:
+        return "any JSON"
+    if inspect.isclass(annotation) and issubclass(annotation, ConfigSection):
+        return "objects"
     if annotation in _SIMPLE:
         return _SIMPLE[annotation]
     if origin is Annotated:

@@ -21,6 +21,7 @@ from relay_supervisor.api.methods import (  # noqa: F401 - registers the handler
     endpoints,
     operating,
     publishing,
+    schedules,
     serving,
 )
 from relay_supervisor.api.methods.handlers import HANDLERS

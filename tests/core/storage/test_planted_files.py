@@ -233,6 +233,7 @@ class TestWhatIsInIt:
             "operator.token",
             "relay.lock",
             "relay.sock.lock",
+            "schedule-state.json",
             "tokens.json",
         ],
     )

@@ -47,6 +47,7 @@ COVERED: dict[str, set[str]] = {
     "traces": {"traces.search", "traces.get", "traces.conversation"},
     "state": {"state.watch", "state.unwatch"},
     "jobs": {"jobs.list", "jobs.run", "jobs.cancel", "reports.list", "reports.get"},
+    "schedules": {f"schedules.{word}" for word in ("list", "run", "pause", "resume")},
     "config": {"config.get", "config.reload"},
 }
 """What each test below calls well; it says so itself with `covers`."""
@@ -537,6 +538,22 @@ async def test_jobs_and_reports(bench: Bench) -> None:
         else:
             assert (await bench.refusal("reports.get"))[0] == "StorageError"
     bench.covers("jobs")
+
+
+async def test_schedules(bench: Bench) -> None:
+    daily = {"id": "daily", "to": A, "payload": "hi", "cron": "0 9 * * *"}
+    bench.write_config({"durability": "os", "schedules": [daily]})
+    assert (await bench.call("config.reload"))["problems"] == []
+    (found,) = (await bench.call("schedules.list"))["schedules"]
+    assert (found["id"], found["to"], found["timing"], found["paused"]) == ("daily", A, "0 9 * * * UTC", False)
+    run = await bench.call("schedules.run", id="daily")
+    assert (run["outcome"], run["deliveredTo"]) == ("published", 1)
+    paused = await bench.call("schedules.pause", id="daily")
+    assert (paused["paused"], "nextRun" in paused, paused["last"]) == (True, False, run)
+    assert "nextRun" in await bench.call("schedules.resume", id="daily")
+    for word in ("run", "pause", "resume"):
+        assert await bench.refusal(f"schedules.{word}", id="nonsense") == NOT_FOUND
+    bench.covers("schedules")
 
 
 async def test_config(bench: Bench) -> None:

@@ -38,6 +38,7 @@ LISTINGS: dict[str, tuple[list[str], str, str]] = {
     "access": (["access"], "no rules", "rules"),
     "token": (["token"], "no tokens", "tokens"),
     "jobs": (["jobs"], "every 1 min", "jobs"),
+    "schedules": (["schedules"], "no schedules", "schedules"),
     "report": (["report"], "no reports yet", "reports"),
     "config": (["config"], 'durability = "os"', "config"),
     "dlq": (["dlq"], "no_match", "deadLetters"),
@@ -125,6 +126,27 @@ def test_a_job_runs_by_hand(relay: Relay) -> None:
     assert "expire: ok" in shown.out
     assert document["outcome"] == "ok"
     assert "nosuch" in relay("jobs", "run", "nosuch", code=1).err
+
+
+def test_a_schedule_runs_by_hand_and_is_paused(relay: Relay) -> None:
+    before = json.loads((relay.daemon.data_dir / "config.json").read_text())
+    daily = {"id": "daily", "to": "relay.agent.a", "payload": "hi", "cron": "0 9 * * *"}
+    unheard = {"id": "unheard", "to": "relay.nobody", "everySecs": 86_400, "enabled": False}
+    relay.daemon.write_config({**before, "schedules": [daily, unheard]})
+    relay("config", "reload")
+    shown, document = relay.both("schedules", "run", "daily")
+    assert "daily: published 01" in shown.out
+    assert (document["outcome"], document["deliveredTo"]) == ("published", 1)
+    assert "no consumer" in relay("schedules", "run", "unheard", code=4).out
+    assert relay("schedules", "pause", "daily").out == "daily: paused\n"
+    paused, off = relay("schedules").out.splitlines()[1:]
+    assert "0 9 * * * UTC  paused" in paused
+    assert "off" in off
+    assert relay("schedules", "resume", "daily").out.startswith("daily: next in ")
+    assert "no schedule nosuch" in relay("schedules", "pause", "nosuch", code=1).err
+    assert [state["id"] for state in relay("schedules", "--json").json["schedules"]] == ["daily", "unheard"]
+    relay.daemon.write_config(before)
+    relay("config", "reload")
 
 
 def test_the_newest_report_is_shown(relay: Relay) -> None:
