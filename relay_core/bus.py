@@ -48,6 +48,7 @@ from relay_core.pipeline.failure_notices import FailureNotices
 from relay_core.pipeline.fanout import Fanout
 from relay_core.pipeline.match import Match
 from relay_core.pipeline.parents import Parents
+from relay_core.pipeline.problem_reports import ProblemReports
 from relay_core.pipeline.publisher import Pipeline, Pipelines, Publisher
 from relay_core.pipeline.settle import Settle, SubjectDeadLetters
 from relay_core.pipeline.signal_sender import SignalSender
@@ -132,6 +133,7 @@ class Bus:
             stack.push_async_callback(self.commits.close)
             await self._apply_history(recovered, history)
             self._apply_config()
+            self.problems.report(self.data_dir.access_rules.name, self.access.broken)
             for mailbox, files in bad_files:
                 for bad in files:
                     await self.dead_letter_writer.quarantine(mailbox, bad)
@@ -174,6 +176,7 @@ class Bus:
         self.index = Index(self.data_dir.index, self.reindexer.rebuild)
         self.events = EventLog(self.data_dir.events, config.events, clock)
         self.recorder = Recorder(self.index, self.metrics, self.events, clock)
+        self.problems = ProblemReports(self.signals, self.recorder, clock)
 
         self.journal = Journal(self.data_dir.journal, config.durability)
         self.commits = Commits(self.journal, asyncio.get_running_loop(), clock)
@@ -456,6 +459,7 @@ class Bus:
         if name in (None, self.data_dir.access_rules.name):
             self.access.load()
             self._log_access()
+            self.problems.report(self.data_dir.access_rules.name, self.access.broken)
         if name in (None, self.data_dir.config.name):
             try:
                 self.settings.load()
@@ -468,6 +472,7 @@ class Bus:
             else:
                 self._apply_config()
                 self.log.info("config.json", "config.json was read again and is in force")
+            self.problems.report(self.data_dir.config.name, self.settings.problem)
         if self.on_reload is not None:
             self.on_reload()
 

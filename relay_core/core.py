@@ -165,6 +165,10 @@ class RelayCore:
         """Read the operator's files again; while one is invalid, the last valid one stays in force."""
         self.bus.reload()
 
+    def report_problem(self, file: str, problem: str | None, *, adapter: str | None = None) -> None:
+        """Signal and record a problem with an operator's file, or its end (None); a repetition is ignored."""
+        self.bus.problems.report(file, problem, adapter=adapter)
+
     def on_reload(self, callback: Callable[[], None]) -> None:
         """Call `callback` whenever the operator's files have been read again."""
         self.bus.on_reload = callback

@@ -33,6 +33,7 @@ from relay_core.messages.operator_views import AgentState
 from relay_core.messages.results import PublishResult
 from relay_core.messages.signals import Signal
 from relay_core.protocol.base import MAX_BATCH
+from relay_core.protocol.consuming import SubscriptionState
 from relay_core.protocol.endpoints import NewAgent
 from relay_core.protocol.frames import MAX_FRAME, error_from_wire
 from relay_core.protocol.state import MailboxState
@@ -181,6 +182,10 @@ class RelayClient(DeadLetterVerbs, OperatorVerbs):
     def signals(self, pattern: str) -> SignalStream:
         """Iterate over the signals of a pattern."""
         return SignalStream(self, {"pattern": pattern})
+
+    async def subscriptions(self) -> list[SubscriptionState]:
+        """Return the live subscriptions, oldest first: all for an operator, those of its own token for an agent."""
+        return await self._pages(SubscriptionState, "subscriptions.list", "subscriptions")
 
     def watch(self) -> StateWatch:
         """Iterate over the state as it changes, at most 5 times a second."""

@@ -30,6 +30,8 @@ class SignalType(StrEnum):
     DELIVERY_RECEIPT = "delivery_receipt"
     PROGRESS = "progress"
     BACKPRESSURE = "backpressure"
+    PROBLEM = "problem"
+    """From the bus: an operator's file or an adapter's entry cannot be used, or can be used again."""
 
 
 class Signal(WireModel):
@@ -37,13 +39,15 @@ class Signal(WireModel):
 
     type: SignalType
     state: str
-    """Depends on the type, such as ``started``; for `backpressure`, ``warning`` or ``critical``."""
+    """Depends on the type, such as ``started``; for `backpressure`, ``warning`` or ``critical``; for `problem`,
+    ``error`` or ``ok``."""
     endpoint_subject: str
     """The endpoint it is about."""
     timestamp: Instant
     """An ISO 8601 instant."""
     data: Any = None
-    """Depends on the type; for `backpressure`, `pressure`, `currentSize` and `maxMailboxSize`."""
+    """Depends on the type; for `backpressure`, `pressure`, `currentSize` and `maxMailboxSize`; for `problem`, `file`,
+    `adapter` if it is about one, and `problem` (the present one) or `was` (the one that is over)."""
 
 
 SignalHandler = Callable[[str, Signal], object]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -34,6 +34,37 @@ class SubscriptionParams(Params):
 
     subscription_id: str
     """From `subscribe` or `signal.subscribe`."""
+
+
+class SubscriptionState(Result):
+    """A live subscription."""
+
+    id: str
+    """As in `subscriptionId`."""
+    kind: Literal["messages", "signals"]
+    pattern: str
+    queue: str | None = None
+    """The queue that it shares its messages with."""
+    client: str | None = None
+    """The name that the client gave, or the handler's if it is part of the supervisor."""
+    identity: str
+    """`operator`, `token` and its id, or `supervisor`."""
+    agent: str | None = None
+    """The endpoint that the connection acts for."""
+    pid: int | None = None
+    """Of the process that opened the connection, from the kernel."""
+    since: int
+    """Epoch milliseconds."""
+    in_flight: int | None = None
+    """Messages sent and not answered yet; missing for signals and for handlers of the supervisor."""
+
+
+class SubscriptionList(Result):
+    """A page of the live subscriptions, oldest first."""
+
+    subscriptions: list[SubscriptionState]
+    cursor: str | None = None
+    """For the next page; missing on the last."""
 
 
 class DeliveryParams(Params):

@@ -44,6 +44,7 @@ from relay_core.protocol.consuming import (
     SignalParams,
     Subscribed,
     SubscribeParams,
+    SubscriptionList,
     SubscriptionParams,
     WaitParams,
 )
@@ -165,6 +166,7 @@ _TABLE = (
     Method("publish.batch", BatchParams, BatchResult, "Publish many messages in one frame.", {AGENTS}),
     Method("subscribe", SubscribeParams, Subscribed, "Receive `message` notifications.", {AGENTS, ORDERED}),
     Method("unsubscribe", SubscriptionParams, Done, "End a subscription.", {AGENTS, ORDERED}),
+    Method("subscriptions.list", ListParams, SubscriptionList, "List live subscriptions; a token's own.", {AGENTS}),
     Method("start", DeliveryParams, Done, "Report that handling begins (see `starts`).", {AGENTS, STOPPING}),
     Method("ack", DeliveryParams, Done, "Acknowledge a delivery that was handled.", {AGENTS, STOPPING}),
     Method("fail", FailDeliveryParams, Done, "Report that a delivery failed.", {AGENTS, STOPPING}),

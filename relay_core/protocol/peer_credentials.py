@@ -1,4 +1,4 @@
-"""The user on the other end of a Unix socket, as reported by the kernel.
+"""The user and the process on the other end of a Unix socket, as reported by the kernel.
 
 A server checks its clients. A client checks the server before it sends anything: a process that can place a socket
 where a client looks for one would otherwise receive the client's token.
@@ -42,6 +42,19 @@ def peer_uid(sock: AnySocket) -> int:
     else:
         data = sock.getsockopt(0, 1, 76)  # LOCAL_PEERCRED: struct xucred, version then uid
     return int.from_bytes(data[4:8], sys.byteorder)
+
+
+def peer_pid(sock: AnySocket) -> int | None:
+    """Return the process that opened the connection, for a server; None if it is in another pid namespace.
+
+    Raises:
+        OSError: if the connection has ended.
+    """
+    if sys.platform == "linux":
+        data = sock.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
+    else:
+        data = sock.getsockopt(0, 2, 4)  # LOCAL_PEERPID
+    return int.from_bytes(data[:4], sys.byteorder) or None
 
 
 def find_stranger(sock: AnySocket) -> str | None:

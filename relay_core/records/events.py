@@ -44,6 +44,8 @@ class EventKind(StrEnum):
     PRESSURE = "pressure"
     ADAPTER = "adapter"
     JOB = "job"
+    PROBLEM = "problem"
+    """An operator's file or an adapter's entry cannot be used (`error`), or can be used again (`ok`)."""
     BUS = "bus"
     """The bus itself has started or stopped: the states of breakers, pressure and adapters are reset."""
 
@@ -67,7 +69,7 @@ class Event(WireModel):
     """The mailbox's hash, or ``*`` where the publish itself was refused."""
     target_kind: str | None = None
     status: str | None = None
-    """The status of the delivery, or the new state of the breaker, mailbox, adapter, job or bus."""
+    """The status of the delivery, or the new state of the breaker, mailbox, adapter, job, file or bus."""
     code: str | None = None
     """The reason as a stable code."""
     store_us: int | None = None

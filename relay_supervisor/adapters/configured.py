@@ -1,6 +1,7 @@
 """The adapters that adapters.json lists: started, probed, restarted and reloaded.
 
-1. No adapter and no entry can fail the supervisor. Problems are shown in `states` and `problem`, and logged.
+1. No adapter and no entry can fail the supervisor. Problems are shown in `states` and `problem`, logged, and signalled
+   when they change (`RelayCore.report_problem`).
 2. A changed entry is checked completely before the running adapter is touched, which keeps running until its
    replacement has started. An unchanged entry is left alone.
 3. An adapter that does not start is retried after 1 s, 2 s, 4 s … 60 s, until it starts or its entry changes. An
@@ -188,6 +189,7 @@ class ConfiguredAdapters:
         if file.problem is not None and file.problem != self.problem:
             logger.error("%s", file.problem)
         self.problem = file.problem
+        self._relay.report_problem(self._path.name, file.problem)
         entries = file.entries
         if entries is None:  # unreadable: keep the running adapters
             entries = tuple(slot.entry for slot in self._slots.values())
@@ -218,11 +220,13 @@ class ConfiguredAdapters:
                 await self._remove(slot)
             elif not slot.is_current and slot.timer is None:
                 await self._try_start(slot)
+            self._report(slot, slot.problem)
 
     async def _drop(self, slot: _Slot) -> None:
         async with slot.lock:
             slot.cancel_retry()
             await self._remove(slot)
+            self._report(slot, None)
             del self._slots[slot.entry.id]
 
     async def _remove(self, slot: _Slot) -> None:
@@ -308,6 +312,7 @@ class ConfiguredAdapters:
             elif await self._try_start(slot) and restarts:
                 slot.restarts += 1
                 self._log.info(("restarted", slot.entry.id), "adapter %s was restarted", slot.entry.id)
+            self._report(slot, slot.problem)
 
     async def _keep_probing(self, secs: float) -> None:
         """Probe the adapters of an interval; end when there are none, except for the default one."""
@@ -339,6 +344,7 @@ class ConfiguredAdapters:
             return  # a new instance is due anyway
         if slot.bad_probes == 0:
             slot.problem = None  # it recovered without a restart
+            self._report(slot, None)
         elif slot.bad_probes >= BAD_PROBES:
             slot.bad_probes = 0
             id = slot.entry.id
@@ -352,6 +358,9 @@ class ConfiguredAdapters:
         return slot.running is not None and any(s.id == id and s.state == "error" for s in self._relay.adapters())
 
     # Shared steps
+
+    def _report(self, slot: _Slot, problem: str | None) -> None:
+        self._relay.report_problem(self._path.name, problem, adapter=slot.entry.id)
 
     async def _finish(self, work: Callable[..., Coroutine[Any, Any, None]], *arguments: object) -> None:
         """Run a change to its end even if the caller is cancelled."""

@@ -137,6 +137,10 @@ class Agents:
         self._see(subject)
         connection.on_closed(lambda: self._see(self._acting.pop(connection)))
 
+    def acting_for(self, connection: Connection) -> str | None:
+        """Return the agent that a connection acts for."""
+        return self._acting.get(connection)
+
     def page(self, after: str | None, limit: int) -> tuple[list[AgentState], str | None]:
         """Return a page of agents and endpoints (without reply mailboxes) by subject, and the next cursor."""
         endpoints = page_of(self._relay.endpoint_subjects(), after, limit + 1)

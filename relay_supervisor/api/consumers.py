@@ -21,8 +21,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Coroutine
+from collections import Counter, defaultdict
+from collections.abc import Coroutine, Iterable
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -121,6 +121,16 @@ class PushConsumers:
     def subscriptions_of(self, connection: Connection) -> int:
         """Return the number of a connection's subscriptions."""
         return len(self._subscriptions.get(connection, ()))
+
+    def of_connection(self, connection: Connection) -> list[Subscription]:
+        """Return a connection's subscriptions."""
+        return list(self._subscriptions.get(connection, {}).values())
+
+    def in_flight(self, connections: Iterable[Connection]) -> Counter[str]:
+        """Return the number of in-flight messages of each subscription of these connections."""
+        return Counter(
+            pushed.subscription_id for connection in connections for pushed in self._pushed.get(connection, {}).values()
+        )
 
     def push(
         self, connection: Connection, subscription_id: str, message: StoredMessage, ack: Ack, *, starts: bool

@@ -2,8 +2,8 @@
 
 1. `COMMANDS` is the whole list. The module of a command is imported when it is called, so that ``relay --help`` is
    fast.
-2. stdout has the answer and nothing else: text for people, or with ``--json`` one JSON document (`subscribe` and
-   `dlq export`: one per line). Everything else goes to stderr.
+2. stdout has the answer and nothing else: text for people, or with ``--json`` one JSON document (`subscribe`,
+   `signal --watch` and `dlq export`: one per line). Everything else goes to stderr.
 3. Exit codes: 0 ok, 1 error, 2 usage, 3 supervisor not reachable, 4 refused by the bus, 5 timed out, 130 interrupted.
    An error is one line that says what to do; RELAY_DEBUG=1 adds the traceback.
 4. Text from others (payloads, reasons, names) is sanitised (`relay_core.text.sanitize`) before it is printed.
@@ -20,6 +20,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "See": {
         "status": ("operate.status:app", "Show the state of the bus, problems first."),
         "endpoints": ("operate.endpoints:app", "Subjects with a mailbox: list, add, rm."),
+        "subscriptions": ("operate.endpoints:subscriptions_app", "Show who is subscribed to what, in which process."),
         "breakers": ("operate.breakers:app", "Circuit breakers: list, reset, force."),
         "senders": ("operate.breakers:senders_app", "Show how much of its rate limit each sender has used."),
         "trace": ("messages.traces:app", "Show what happened to a message, hop by hop."),
@@ -29,6 +30,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Send and receive": {
         "publish": ("messages.publish:app", "Publish one message or many; wait for a reply."),
         "subscribe": ("messages.subscribe:app", "Print messages as JSON lines as they arrive."),
+        "signal": ("messages.signals:app", "Send a signal, or print signals as they arrive."),
         "inbox": ("messages.inbox:app", "Show or claim waiting messages."),
         "ack": ("messages.inbox:ack_app", "Acknowledge a claimed message."),
         "fail": ("messages.inbox:fail_app", "Turn a claimed message into a dead letter."),

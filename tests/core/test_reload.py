@@ -20,6 +20,7 @@ from relay_core import (
     RelayCore,
     ReliabilityConfig,
 )
+from relay_core.messages.signals import Signal
 from relay_core.testing import FakeClock
 from tests.kit.bus import SENDER, A, B
 from tests.kit.waiting import until
@@ -328,3 +329,74 @@ async def test_a_closed_bus_follows_nothing(data_dir: Path, clock: FakeClock) ->
     async with RelayCore(data_dir, BASE, clock) as relay:
         assert not checks(relay)
         assert bus.config.budget.max_hops == 3
+
+
+# Signals about problems
+
+
+@pytest.fixture
+def reported(relay: RelayCore) -> list[tuple[str, str, Any]]:
+    """Where each problem was signalled, its state and its data."""
+    found: list[tuple[str, str, Any]] = []
+
+    def note(subject: str, signal: Signal) -> None:
+        assert (signal.type, signal.endpoint_subject) == ("problem", "relay.system.bus")
+        found.append((subject, signal.state, signal.data))
+
+    relay.on_signal("relay.system.>", note)
+    return found
+
+
+async def test_a_refused_config_json_is_signalled_once_and_so_is_its_repair(
+    relay: RelayCore, data_dir: Path, reported: list[tuple[str, str, Any]]
+) -> None:
+    configure(data_dir, {"budgt": {}}, replace)
+    await until(lambda: bool(reported))
+    problem = relay.config_problem
+    assert problem is not None
+    error = ("relay.system.config", "error", {"file": "config.json", "problem": problem})
+    relay.reload()
+    relay.reload()
+    assert reported == [error]
+    configure(data_dir, {"budget": {"maxHops": -1}}, replace)
+    await until(lambda: len(reported) == 2)
+    other = relay.config_problem
+    assert reported[1] == ("relay.system.config", "error", {"file": "config.json", "problem": other})
+    configure(data_dir, {}, replace)
+    await until(lambda: len(reported) == 3)
+    relay.reload()
+    assert reported[2:] == [("relay.system.config", "ok", {"file": "config.json", "was": other})]
+    told = [event for event in relay.events.recent if event["kind"] == "problem"]
+    assert [(event["code"], event["status"]) for event in told] == [
+        ("config.json", "error"),
+        ("config.json", "error"),
+        ("config.json", "ok"),
+    ]
+    assert told[0]["detail"] == problem
+
+
+async def test_broken_access_rules_are_signalled_beside_a_refused_config_json(
+    relay: RelayCore, data_dir: Path, reported: list[tuple[str, str, Any]]
+) -> None:
+    rule(data_dir, b"[", replace)
+    await until(lambda: bool(reported))
+    configure(data_dir, b"{", replace)
+    await until(lambda: len(reported) == 2)
+    rule(data_dir, [], replace)
+    await until(lambda: len(reported) == 3)
+    assert [(state, data["file"]) for _, state, data in reported] == [
+        ("error", "access-rules.json"),
+        ("error", "config.json"),
+        ("ok", "access-rules.json"),
+    ]
+
+
+async def test_access_rules_that_were_broken_at_the_start_are_signalled_when_repaired(data_dir: Path) -> None:
+    rule(data_dir, b"[", replace)
+    async with RelayCore(data_dir, BASE) as relay:
+        states: list[str] = []
+        relay.on_signal("relay.system.config", lambda subject, signal: states.append(signal.state))
+        relay.reload()
+        assert states == []
+        rule(data_dir, [], replace)
+        await until(lambda: states == ["ok"])

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from relay_core.protocol import consuming as wire
+from relay_core.protocol.base import ListParams
 from relay_supervisor.api.context import ApiContext
 from relay_supervisor.api.methods.handlers import handles
+from relay_supervisor.api.subscription_list import list_subscriptions
 from relay_supervisor.server.connection import Connection
 
 
@@ -23,6 +25,13 @@ async def subscribe(context: ApiContext, connection: Connection, params: wire.Su
 @handles("unsubscribe")
 async def unsubscribe(context: ApiContext, connection: Connection, params: wire.SubscriptionParams) -> None:
     await context.consumers.unsubscribe(connection, params.subscription_id)
+
+
+@handles("subscriptions.list")
+def subscriptions(context: ApiContext, connection: Connection, params: ListParams) -> wire.SubscriptionList:
+    """List the subscriptions of all connections; a token's holder sees those of its token."""
+    rows, cursor = list_subscriptions(context, connection, params.cursor, params.limit)
+    return wire.SubscriptionList(subscriptions=rows, cursor=cursor)
 
 
 @handles("start")

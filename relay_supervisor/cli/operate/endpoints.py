@@ -1,4 +1,4 @@
-"""``relay endpoints``: the subjects that have a mailbox."""
+"""``relay endpoints`` and ``relay subscriptions``: the subjects that have a mailbox, and the live subscribers."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from relay_core.text.units import format_duration
+from relay_core.text.units import ago, format_duration
 from relay_supervisor.cli.arguments import Subject
 from relay_supervisor.cli.command import Session, command
-from relay_supervisor.cli.groups import new_group
+from relay_supervisor.cli.groups import new_command, new_group
 from relay_supervisor.cli.output import Painted, safe
 
 if TYPE_CHECKING:
     from relay_core.protocol.state import MailboxState
 
 app = new_group("Endpoints: subjects with a durable mailbox.")
+subscriptions_app = new_command()
 
 
 @command(app, "list", examples=["relay endpoints", "relay endpoints list --json", "relay endpoints list --all"])
@@ -63,6 +64,33 @@ async def remove_endpoint(session: Session, subject: Subject) -> None:
     """Remove an endpoint; its messages stay on disk."""
     await session.client.unregister_endpoint(subject)
     session.show({"removed": subject}, lambda: [f"removed {safe(subject)}; its messages stay on disk"])
+
+
+@command(subscriptions_app, examples=["relay subscriptions", "relay subscriptions --json"])
+async def list_subscriptions(session: Session) -> None:
+    """Show who is subscribed to what, oldest first: with a token, only the token's own subscriptions."""
+    from relay_core.clock import SystemClock
+
+    subscriptions = await session.client.subscriptions()
+    now = SystemClock().now_ms()
+    session.show_table(
+        {"subscriptions": [subscription.to_wire() for subscription in subscriptions]},
+        ["SINCE", "PID", "CLIENT", "WHO", "IN FLIGHT", "QUEUE", "TO", "PATTERN"],
+        [
+            [
+                ago(subscription.since, now),
+                str(subscription.pid) if subscription.pid is not None else None,
+                subscription.client,
+                subscription.agent or subscription.identity,
+                subscription.in_flight,
+                subscription.queue,
+                subscription.kind,
+                subscription.pattern,
+            ]
+            for subscription in subscriptions
+        ],
+        empty="no subscriptions",
+    )
 
 
 def _is_left_over(mailbox: MailboxState) -> bool:

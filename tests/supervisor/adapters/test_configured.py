@@ -200,6 +200,50 @@ async def test_a_bad_entry_is_reported_and_kept_and_the_others_run(
         assert CANARY not in f"{host.states()!r} {host.problem} {vars(host)!r} {caplog.text}"
 
 
+async def test_a_reload_that_fails_is_signalled_once_and_so_is_its_repair(
+    relay: RelayCore, home: Home, clock: ProbeClock
+) -> None:
+    found: list[tuple[str, str, Any]] = []
+    relay.on_signal("relay.system.>", lambda subject, signal: found.append((subject, signal.state, signal.data)))
+    home.write(home.entry("a"))
+    async with hosted(relay, home, clock) as host:
+        assert found == []
+        unstartable = home.mark("a", "unstartable")
+        home.write(home.entry("a", note="new"))
+        await host.reload("a")
+        problem = state_of(host).problem
+        assert problem is not None
+        assert problem.endswith("the running adapter stays in place")
+        about = {"file": "adapters.json", "adapter": "a"}
+        error = ("relay.system.adapter.a", "error", about | {"problem": problem})
+        assert found == [error]
+        await host.reload("a")
+        clock.advance(1.0)  # a retry fails in the same way
+        await at_rest(host)
+        assert found == [error]
+        unstartable.unlink()
+        await host.reload("a")
+        assert found[1:] == [("relay.system.adapter.a", "ok", about | {"was": problem})]
+        events = [event for event in relay.events.recent if event["kind"] == "problem"]
+        assert [(event["adapter"], event["status"]) for event in events] == [("a", "error"), ("a", "ok")]
+
+
+async def test_problems_of_the_file_and_of_entries_without_an_id_are_signalled_as_the_configs(
+    relay: RelayCore, home: Home, clock: ProbeClock
+) -> None:
+    found: list[tuple[str, str, Any]] = []
+    relay.on_signal("relay.system.config", lambda subject, signal: found.append((subject, signal.state, signal.data)))
+    async with hosted(relay, home, clock) as host:
+        home.write({"path": "plugins/diary.py"}, bindings=[7])
+        await host.reload()
+        await host.reload()
+        assert [(state, data.get("adapter")) for _, state, data in found] == [("error", None), ("error", "#1")]
+        assert found[0][2]["problem"] == host.problem
+        home.write()
+        await host.reload()
+        assert [(state, data.get("adapter")) for _, state, data in found[2:]] == [("ok", None), ("ok", "#1")]
+
+
 async def test_a_secret_that_an_adapter_quotes_is_blotted_out(
     relay: RelayCore, home: Home, clock: ProbeClock, caplog: pytest.LogCaptureFixture
 ) -> None:

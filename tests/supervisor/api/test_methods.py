@@ -32,6 +32,7 @@ COVERED: dict[str, set[str]] = {
     "stop": {"server.stop"},
     "publishing": {"publish", "publish.batch"},
     "subscriptions": {"subscribe", "unsubscribe", "start", "ack", "fail"},
+    "listed": {"subscriptions.list"},
     "inbox": {"inbox.peek", "inbox.claim", "inbox.wait", "inbox.complete", "inbox.fail"},
     "signals": {"signal.send", "signal.subscribe", "signal.unsubscribe"},
     "endpoints": {"endpoints.register", "endpoints.unregister", "endpoints.list", "mailboxes.list", "replies.open"},
@@ -271,6 +272,46 @@ async def test_signals(bench: Bench) -> None:
     assert await bench.refusal("signal.send", subject=A, signal=wrong) == ("AccessDenied", "sender_reserved")
     assert await bench.refusal("signal.subscribe", pattern="") == ("InvalidSubject", "invalid_subject")
     bench.covers("signals")
+
+
+async def test_subscriptions_are_listed_with_their_owners(bench: Bench) -> None:
+    token = (await bench.call("tokens.add", pattern="relay.agent.>"))["token"]
+    operators = (await bench.call("subscribe", pattern="relay.job.>", queue="workers"))["subscriptionId"]
+    await bench.call("publish", {**PUBLISH, "subject": "relay.job.a"})
+    await bench.note("message")
+    async with Raw(bench.socket) as agent, Raw(bench.socket) as second:
+        for raw in (agent, second):
+            await raw.call("server.hello", token=token, client="a worker", agent=A)
+        agents = (await agent.call("subscribe", pattern=A))["subscriptionId"]
+        signals = (await agent.call("signal.subscribe", pattern="relay.agent.*"))["subscriptionId"]
+        rows = (await bench.call("subscriptions.list"))["subscriptions"]
+        assert [row.pop("id") for row in rows] == [operators, agents, signals]
+        times = [row.pop("since") for row in rows]
+        assert times == sorted(times)
+        pid = os.getpid()  # the clients are in this process, and so is the supervisor
+        own = {"client": "a worker", "identity": rows[1]["identity"], "agent": A, "pid": pid}
+        assert rows == [
+            {
+                "kind": "messages",
+                "pattern": "relay.job.>",
+                "queue": "workers",
+                "identity": "operator",
+                "pid": pid,
+                "inFlight": 1,
+            },
+            {"kind": "messages", "pattern": A, "inFlight": 0} | own,
+            {"kind": "signals", "pattern": "relay.agent.*"} | own,
+        ]
+        assert rows[1]["identity"].startswith("token ")
+
+        # Another connection of the token sees the same two, page by page.
+        page = await second.call("subscriptions.list", limit=1)
+        assert ([row["id"] for row in page["subscriptions"]], page["cursor"]) == ([agents], agents)
+        rest = await second.call("subscriptions.list", limit=1, cursor=page["cursor"])
+        assert ([row["id"] for row in rest["subscriptions"]], "cursor" in rest) == ([signals], False)
+        await agent.call("unsubscribe", subscriptionId=agents)
+        assert [row["id"] for row in (await second.call("subscriptions.list"))["subscriptions"]] == [signals]
+    bench.covers("listed")
 
 
 async def test_endpoints(bench: Bench) -> None:

@@ -32,6 +32,7 @@ LISTINGS: dict[str, tuple[list[str], str, str]] = {
     "status": (["status"], "survives kill -9", "server"),
     "endpoints": (["endpoints"], "relay.agent.a", "endpoints"),
     "all mailboxes": (["endpoints", "list", "--all"], "not registered", "endpoints"),
+    "subscriptions": (["subscriptions"], "no subscriptions", "subscriptions"),
     "breakers": (["breakers"], "relay.agent.a", "breakers"),
     "senders": (["senders"], "no messages within the window", "senders"),
     "adapters": (["adapters"], "connected", "adapters"),

@@ -302,6 +302,103 @@ def test_a_second_signal_gives_up_a_write_that_does_not_end(relay: Relay) -> Non
     assert relay.letters(ids=[id])[0]["reason"].endswith("interrupted before it was printed")
 
 
+# Signals
+
+
+def watching(relay: Relay, pattern: str, *options: str) -> subprocess.Popen[str]:
+    """Return a watcher of signals that has said it listens."""
+    process = relay.start("signal", "--watch", pattern, *options)
+    assert process.stderr is not None
+    assert process.stderr.readline().startswith("listening")
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+def test_signals_are_sent_and_watched_until_interrupted(relay: Relay, number: signal.Signals) -> None:
+    watcher = watching(relay, "relay.agent.*", "--json")
+    options = ["--type", "progress", "--state", "working", "--data", '{"step": 1}']
+    sent = relay.real("signal", "relay.agent.a", *options, *ME, "--json").json
+    assert sent["signal"] | {"timestamp": ""} == {
+        "type": "progress",
+        "state": "working",
+        "endpointSubject": "relay.me",
+        "timestamp": "",
+        "data": {"step": 1},
+    }
+    relay("signal", "relay.job.a", *options)
+    relay("signal", "relay.agent.b", "--type", "typing", "--state", "started")
+    assert json.loads(first_line(watcher)) == sent
+    assert json.loads(first_line(watcher))["signal"]["endpointSubject"] == "relay.agent.b"
+    watcher.send_signal(number)
+    assert end(watcher).out == ""
+
+
+def test_signals_for_people_are_lines_that_move_no_cursor(relay: Relay) -> None:
+    watcher = watching(relay, "relay.agent.a", "--limit", "2")
+    ran = relay("signal", "relay.agent.a", "--type", "presence", "--state", "a\x1b[2Jway", *ME)
+    assert "presence" in ran.out
+    relay("signal", "relay.agent.a", "--type", "progress", "--state", "working", "--data", '["x"]')
+    shown = end(watcher).out.splitlines()
+    assert len(shown) == 2
+    assert "\x1b" not in "".join(shown)
+    assert " relay.agent.a presence " in shown[0]
+    assert shown[0].endswith(" from relay.me")
+    assert shown[1].endswith(' relay.agent.a progress working ["x"]')
+
+
+WRONG_SIGNALS: dict[str, tuple[list[str], int, str]] = {
+    "nothing": ([], 2, "SUBJECT is missing"),
+    "no state": (["relay.agent.a", "--type", "typing"], 2, "needs --type and --state"),
+    "an unknown type": (["relay.agent.a", "--type", "shout", "--state", "x"], 2, "'shout' is not one of"),
+    "bad data": (["relay.agent.a", "--type", "typing", "--state", "x", "--data", "{"], 2, "--data is not valid JSON"),
+    "a pattern": (["relay.*", "--type", "typing", "--state", "x", *ME], 2, "relay.*"),
+    "both": (["relay.agent.a", "--watch", "relay.>"], 2, "--watch takes a pattern"),
+    "a reserved sender": (
+        ["relay.agent.a", "--type", "problem", "--state", "error", "--from", "relay.system.bus"],
+        4,
+        "reserved for the bus",
+    ),
+}
+
+
+@pytest.mark.parametrize(("args", "code", "text"), WRONG_SIGNALS.values(), ids=WRONG_SIGNALS)
+def test_a_wrong_signal_says_what_is_wrong(relay: Relay, args: list[str], code: int, text: str) -> None:
+    assert text in relay("signal", *args, code=code).err
+
+
+def test_a_refused_config_json_is_seen_by_a_watcher(relay: Relay) -> None:
+    watcher = watching(relay, "relay.system.>", "--json", "--limit", "2")
+    config = relay.daemon.data_dir / "config.json"
+    before = config.read_bytes() if config.exists() else None
+    beside = config.with_name("config.draft")
+    beside.write_text('{"nonsense": 1}')
+    beside.replace(config)
+    relay("config", "reload", code=1)
+    if before is None:
+        config.unlink()
+    else:
+        beside.write_bytes(before)
+        beside.replace(config)
+    relay("config", "reload")
+    told = [json.loads(line)["signal"] for line in end(watcher).out.splitlines()]
+    assert [(signal["state"], signal["data"]["file"]) for signal in told] == [
+        ("error", "config.json"),
+        ("ok", "config.json"),
+    ]
+    assert "nonsense" in told[0]["data"]["problem"]
+
+
+def test_subscriptions_show_the_process_behind_them(relay: Relay) -> None:
+    reader = listening(relay, "relay.agent.feed", "--queue", "team")
+    shown, document = relay.both("subscriptions")
+    (row,) = document["subscriptions"]
+    assert (row["pattern"], row["queue"], row["pid"]) == ("relay.agent.feed", "team", reader.pid)
+    assert str(reader.pid) in shown.out
+    reader.send_signal(signal.SIGINT)
+    end(reader)
+    assert relay("subscriptions").out == "no subscriptions\n"
+
+
 def test_an_interrupted_command_exits_130_without_a_word(relay: Relay) -> None:
     asking = relay.start("publish", "relay.agent.asked", "1", *ME, "--wait")
     wait_until(lambda: relay.waiting("relay.agent.asked") == [1])
