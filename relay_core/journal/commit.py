@@ -338,9 +338,11 @@ class Commits:
             stopping = submitted is None
             if taken:
                 self._commit_group(group)
+                # Asked before the loop may commit again: it must not find another segment between append and sync.
+                is_full = self.journal.full
                 self._loop.call_soon_threadsafe(self._settle_groups, taken)
                 # After the settling, for which a checkpoint counts turns of the loop.
-                if self.journal.full and not self.checkpoints.begin():
+                if is_full and not self.checkpoints.begin():
                     with self._order:
                         self.journal.amend(self._unsynced)  # again, in the new segment
 

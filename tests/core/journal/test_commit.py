@@ -278,6 +278,47 @@ class TestOnTheLoop:
             await until(lambda: bench.journal.sequence > 1)
             assert syncing[:2] == ["relay-commit", "MainThread"]
 
+    async def test_the_thread_leaves_no_segment_that_the_loop_is_about_to_sync(
+        self, open_bench: Callable[..., Any], syncing: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async with open_bench("fsync", segment_bytes=300) as bench:
+            may_return, synced = threading.Event(), []
+            loop, sync = bench.commits._loop, Journal.sync
+
+            class HeldLoop:
+                """A loop that keeps the thread after it has handed over its group."""
+
+                def call_soon_threadsafe(self, *call: Any) -> None:
+                    loop.call_soon_threadsafe(*call)
+                    may_return.wait(30)
+
+                def __getattr__(self, name: str) -> Any:
+                    return getattr(loop, name)
+
+            def let_the_thread_go(journal: Journal) -> None:
+                if threading.current_thread() is threading.main_thread():
+                    may_return.set()
+                    bench.syncs.left.wait(0.2)  # it must not come
+                synced.append(journal.sequence)
+                sync(journal)
+
+            bench.syncs.left = threading.Event()
+            rotate = Journal.rotate
+
+            def note_rotation(journal: Journal) -> bool:
+                done = rotate(journal)
+                bench.syncs.left.set()
+                return done
+
+            monkeypatch.setattr(Journal, "sync", let_the_thread_go)
+            monkeypatch.setattr(Journal, "rotate", note_rotation)
+            bench.commits._loop = HeldLoop()
+            await bench.commits.commit(bench.new(0))
+            assert not bench.journal.full
+            await bench.commits.commit(bench.transaction(bench.op("new", 1, orjson.dumps("x" * 300))))
+            assert synced[:2] == [1, 1]
+            await until(lambda: bench.journal.sequence == 2)
+
     async def test_a_failed_sync_on_the_loop_acknowledges_nothing(
         self, open_bench: Callable[..., Any], syncing: list[str]
     ) -> None:
