@@ -422,6 +422,8 @@ async def test_an_adapter_is_probed_as_often_as_the_operator_says(
         def health() -> list[bool | None]:
             return [state.healthy for state in relay.adapters()]
 
+        await until(lambda: 5 in clock.set_delays)
+        clock.set_delays.clear()
         clock.advance(5)
         await until(lambda: health() == [False, None])
         await until(lambda: 5 in clock.set_delays)

@@ -465,6 +465,7 @@ async def test_what_must_not_be_done_twice_is_not_asked_twice(wired: tuple[Relay
         "tokens.add": {"pattern": "relay.agent.x"},
         "agents.remove": {"subject": A},
         "jobs.run": {"name": "expire"},
+        "schedules.run": {"id": "none"},
         "inbox.complete": {"subject": A, "id": taken.id},
         "inbox.fail": {"subject": A, "id": taken.id, "reason": "no"},
         "server.stop": {},
