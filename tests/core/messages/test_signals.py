@@ -32,7 +32,7 @@ def collector() -> tuple[list[str], Callable[[str, Signal], None]]:
     return heard, handler
 
 
-def test_the_types_are_the_seeds() -> None:
+def test_the_types_are_the_seeds_and_problem() -> None:
     assert [kind.value for kind in SignalType] == [
         "typing",
         "presence",
@@ -40,6 +40,7 @@ def test_the_types_are_the_seeds() -> None:
         "delivery_receipt",
         "progress",
         "backpressure",
+        "problem",
     ]
 
 

@@ -26,6 +26,7 @@ from relay_core.protocol import (
     operating,
     publishing,
     reporting,
+    scheduling,
     serving,
 )
 from relay_core.protocol.base import Params
@@ -140,6 +141,7 @@ EXAMPLES: dict[type[Params], list[Params]] = {
         operating.AddTokenParams(pattern=A, note="n"),
     ],
     base.IdParams: [base.IdParams(id="m")],
+    scheduling.ScheduleParams: [scheduling.ScheduleParams(id="tick")],
     reporting.TracesParams: [
         reporting.TracesParams(),
         reporting.TracesParams(id="0", subject=A, sender="b", status="failed", since=1, until=2, limit=3, cursor="c"),
